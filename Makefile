@@ -1,0 +1,36 @@
+# Every target works on a fresh Debian or Ubuntu machine with Python 3.11+ and nothing else.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup run test check bench lock clean
+
+setup: $(VENV)/.ready
+
+# Exact pins with hashes; the project itself is added last, without its dependencies being resolved again.
+$(VENV)/.ready: pyproject.toml requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+run: setup
+	$(BIN)/tunewarden demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check app tests docs/examples
+	$(BIN)/ruff format --check app tests docs/examples
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
+
+bench: setup
+	$(BIN)/python -m tests.bench
+
+lock:
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes --no-header --no-annotate --no-emit-index-url -o requirements.lock pyproject.toml .ci/build-requirements.in
+
+clean:
+	rm -rf $(VENV) .demo

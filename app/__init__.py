@@ -1,0 +1,1 @@
+"""tunewarden: repairs GPU training jobs when Alertmanager says that they are going wrong."""

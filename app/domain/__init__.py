@@ -1,0 +1,1 @@
+"""The rules of the product: pure values and functions. No clock, no I/O, standard library only."""

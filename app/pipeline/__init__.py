@@ -1,0 +1,1 @@
+"""The stages: decide, act, verify, report. They meet only in the store; none calls another."""

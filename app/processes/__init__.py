@@ -1,0 +1,1 @@
+"""A leaf: process trees, pidfd and /proc, shared by the supervisor and the service's own host."""

@@ -1,0 +1,1 @@
+"""`tunewarden run`: the keeper (parent, terminal, log; standard library only) and the agent (orders, journal, HTTP)."""
