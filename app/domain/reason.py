@@ -9,7 +9,9 @@ class Reason(StrEnum):
     # Decisions (the service).
     POLICY_MATCHED = "policy_matched"  # a policy matched and everything it asks for holds: its steps are carried out
     NOTIFY_ONLY = "notify_only"  # the policy only tells
-    OBSERVE_MODE = "observe_mode"  # the policy may not stop a living job yet: the message says what would have been done
+    OBSERVE_MODE = (
+        "observe_mode"  # the policy may not stop a living job yet: the message says what would have been done
+    )
     POLICY_OFF = "policy_off"  # the policy that matched is switched off
     NO_POLICY = "no_policy"  # no policy matches this alert
     NO_TARGET = "no_target"  # the alert names no job of ours

@@ -1,0 +1,1 @@
+"""The store: SQLAlchemy Core on SQLite, one writer. One module a noun."""
