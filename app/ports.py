@@ -27,5 +27,5 @@ class Boundary(Protocol):
 class NoBoundary:
     """The boundary of production."""
 
-    def reach(self, transition: str, point: str) -> None:
+    def reach(self, transition: str, point: str) -> None:  # noqa: ARG002 - the names are the port's
         return None

@@ -21,8 +21,8 @@ class AlertStatus(StrEnum):
 class Alert:
     """One alert of a delivery, or an event of an agent, which enters by the same road.
 
-    `starts_at` is the moment of firing (after `for`), not of the crossing. `ends_at` is None while it fires: Alertmanager
-    writes year 1 then. All times carry a time zone.
+    `starts_at` is the moment of firing (after `for`), not of the crossing. `ends_at` is None while it fires:
+    Alertmanager writes year 1 then. All times carry a time zone.
     """
 
     fingerprint: str

@@ -49,7 +49,10 @@ class HostCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One fenced order. Knobs have canonical names (`batch_size`) and values `/2`, `*2` or plain; never argv, paths, env."""
+    """One fenced order.
+
+    Knobs have canonical names (`batch_size`) and values `/2`, `*2` or plain; never argv, paths or environment.
+    """
 
     order_id: str
     job_id: str

@@ -33,7 +33,10 @@ DESTRUCTIVE = frozenset({StepKind.STOP, StepKind.REPLACE})  # they end a living 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One item of a plan. `knobs` for replace; `command` (argv), `environment` (names let through) and `timeout` for run_command."""
+    """One item of a plan.
+
+    `knobs` for replace; `command` (argv), `environment` (names let through) and `timeout` for run_command.
+    """
 
     kind: StepKind
     knobs: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +67,10 @@ class Sign:
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
-    """A fresh measurement that must hold before a destructive step: PromQL asked by the service, or a check on the host."""
+    """A fresh measurement that must hold before a destructive step.
+
+    PromQL asked by the service, or a check on the host.
+    """
 
     expr: str = ""
     host: HostCheck | None = None

@@ -26,7 +26,8 @@ metadata = MetaData(
     }
 )
 
-# One row a delivery: the raw body as received. No unique key on content: a firing, resolved, firing sequence must keep its third.
+# One row a delivery: the raw body as received. No unique key on content: a firing, resolved, firing
+# sequence must keep its third.
 deliveries = Table(
     "deliveries",
     metadata,
