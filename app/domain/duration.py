@@ -9,9 +9,10 @@ _LONGEST_TEXT = 64
 
 
 def parse_duration(text: str) -> timedelta:
-    """The duration that `text` names; units in the order y w d h m s ms, each once (prometheus/common model.ParseDuration).
+    """The duration that `text` names; units in the order y w d h m s ms, each once.
 
-    Raises ValueError for anything else. A bare `0` is allowed, as in Prometheus.
+    The grammar is prometheus/common's model.ParseDuration. Raises ValueError for
+    anything else. A bare `0` is allowed, as in Prometheus.
     """
     if text == "0":
         return timedelta(0)
