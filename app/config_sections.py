@@ -20,7 +20,7 @@ def _duration(value: Any) -> timedelta:
     return parse_duration(str(value))
 
 
-def isis_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
