@@ -1,1 +1,1 @@
-"""A leaf: process trees, pidfd and /proc, shared by the supervisor and the service's own host."""
+"""A leaf: who a process is, which belong to a job, and how all of them are ended. Linux, standard library only."""
