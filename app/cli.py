@@ -1,0 +1,175 @@
+"""The command line: parses, calls, prints. What acts goes through the service's API and is audited there."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from tunewarden.bootstrap import serve as serve_service
+from tunewarden.commandline import local, people
+from tunewarden.commandline.client import ServiceClient
+from tunewarden.commandline.output import Output
+from tunewarden.commandline.run import run_job
+from tunewarden.config import Settings, load_settings
+from tunewarden.demo.story import play
+from tunewarden.errors import SettingsError, TunewardenError
+
+EXIT_FAILED = 1
+EXIT_SETTINGS = 2
+
+cli = typer.Typer(
+    name="tunewarden",
+    help="Receives Alertmanager webhooks and repairs GPU training jobs: save, stop, adjust, restart, prove it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+message_cli = typer.Typer(help="Messages to DingTalk.", no_args_is_help=True)
+breaker_cli = typer.Typer(help="The breaker: it opens by itself when too much was done; a person closes it.", no_args_is_help=True)
+cli.add_typer(message_cli, name="message")
+cli.add_typer(breaker_cli, name="breaker")
+
+Config = Annotated[Path | None, typer.Option("--config", help="The settings file; default: settings.yaml in the state folder.")]
+Job = Annotated[str, typer.Argument(help="A job's name or its id, as `tunewarden jobs` shows them.")]
+
+
+def _settings(config: Path | None = None) -> Settings:
+    return load_settings(config, os.environ)
+
+
+def _client() -> ServiceClient:
+    settings = _settings()
+    return ServiceClient(settings.service_url, settings.agent_token)
+
+
+@cli.command()
+def serve(
+    config: Config = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port to listen on; 0: any free one.")] = None,
+) -> None:
+    """Start the service: the webhook, the jobs API, deciding, acting and messages."""
+    overrides = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+    serve_service(load_settings(config, os.environ, overrides), Output())
+
+
+@cli.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})
+def run(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Option(help="The job's name; default: this folder's and a short id.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="A label key=value; may be given again.")] = None,
+    enforce: Annotated[bool, typer.Option("--enforce", help="Policies may stop this job without being switched on.")] = False,
+    grace: Annotated[float, typer.Option(help="Seconds that a stop may wait for the save.")] = 120.0,
+    simulate_gpu: Annotated[
+        str | None, typer.Option(help="A pretended card, e.g. 24GiB/256MiB: so much RSS of the job counts as full.")
+    ] = None,
+) -> None:
+    """Run a training command so that it can be saved, stopped, adjusted and restarted: tunewarden run -- CMD ..."""
+    run_job(_settings(), context.args, name, label or [], enforce, grace, simulate_gpu)
+
+
+@cli.command()
+def jobs() -> None:
+    """List the jobs."""
+    people.jobs(_client(), Output())
+
+
+@cli.command()
+def save(job: Job) -> None:
+    """Ask a job to save a checkpoint; it trains on."""
+    people.act(_client(), Output(), job, "save")
+
+
+@cli.command()
+def stop(job: Job, now: Annotated[bool, typer.Option("--now", help="Don't save first.")] = False) -> None:
+    """Save a job and stop it."""
+    people.act(_client(), Output(), job, "stop", {"now": now})
+
+
+@cli.command()
+def hold(job: Job) -> None:
+    """Do nothing automatic to a job until it is released."""
+    people.act(_client(), Output(), job, "hold")
+
+
+@cli.command()
+def release(job: Job) -> None:
+    """End a hold."""
+    people.act(_client(), Output(), job, "release")
+
+
+@cli.command()
+def remediations(
+    words: Annotated[list[str] | None, typer.Argument(help="Nothing: list. ID: show it. cancel ID: cancel it.")] = None,
+) -> None:
+    """List remediations, show one, or cancel one: tunewarden remediations [ID | cancel ID]"""
+    match words or []:
+        case []:
+            people.remediations(_client(), Output())
+        case ["cancel", remediation_id]:
+            people.cancel(_client(), Output(), remediation_id)
+        case [remediation_id] if remediation_id != "cancel":
+            people.remediation(_client(), Output(), remediation_id)
+        case _:
+            raise SettingsError("say `tunewarden remediations`, `tunewarden remediations ID` or `tunewarden remediations cancel ID`")
+
+
+@breaker_cli.command("close")
+def breaker_close() -> None:
+    """Close the breaker: policies act again."""
+    people.close_breaker(_client(), Output())
+
+
+@message_cli.command("test")
+def message_test(target: Annotated[str | None, typer.Argument(help="The robot's name; default: the default one.")] = None) -> None:
+    """Send a test message to a DingTalk robot."""
+    people.message_test(_client(), Output(), target)
+
+
+@cli.command()
+def check(config: Config = None) -> None:
+    """Check settings and policies; exit 2 with every fault as file:line."""
+    local.check(config, os.environ, Output())
+
+
+@cli.command()
+def simulate(
+    payload: Annotated[Path, typer.Argument(help="A webhook body in a file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: Config = None,
+) -> None:
+    """Show what would be decided about a webhook body; acts on nothing and needs no service."""
+    local.simulate(_settings(config), payload, as_json, Output())
+
+
+@cli.command()
+def adjust(
+    config_file: Annotated[Path, typer.Argument(metavar="CONFIG", help="A training config.")],
+    knobs: Annotated[list[str], typer.Argument(metavar="KNOB=VALUE...", help="batch_size=/2, batch_size=2, ...")],
+    write: Annotated[bool, typer.Option("--write", help="Write the adjusted config beside the original.")] = False,
+) -> None:
+    """Change knobs of a training config: prints the diff; --write puts a new file beside it."""
+    local.adjust(config_file, knobs, write, Output())
+
+
+@cli.command()
+def demo() -> None:
+    """Play the whole story with real parts on this machine, then check it from outside."""
+    raise typer.Exit(play(os.environ, Output()))
+
+
+def main() -> NoReturn:
+    """The console script. Our errors are one line each; faults of settings end with 2."""
+    try:
+        cli(standalone_mode=True)
+    except SettingsError as error:
+        for line in str(error).splitlines():
+            Output().error(line)
+        sys.exit(EXIT_SETTINGS)
+    except TunewardenError as error:
+        Output().error(str(error))
+        sys.exit(EXIT_FAILED)
+    sys.exit(0)
