@@ -28,15 +28,6 @@ FILE_KEYS: Mapping[str, str] = {
 _BATCH_KNOBS = frozenset({tuning.BATCH, tuning.ACCUMULATION})
 
 
-def adjust_file(path: Path, knobs: Mapping[str, str]) -> ConfigPlan:
-    """The plan for a person's own `tunewarden adjust`: a changed effective batch is warned about, not refused.
-
-    Any flat YAML file will do. Raises Refused as Recipe.plan does.
-    """
-    path = path.absolute()
-    return plan(path, read(path), knobs, allow_effective_batch_change=True, resuming=False)
-
-
 def plan(
     path: Path, data: bytes, knobs: Mapping[str, str], *, allow_effective_batch_change: bool, resuming: bool
 ) -> ConfigPlan:

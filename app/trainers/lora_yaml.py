@@ -68,7 +68,7 @@ class LoraYaml:
         return [*argv[:index], head + written, *argv[index + 1 :]]
 
     def _refuse_flags(self, data: bytes, knobs: Mapping[str, str]) -> None:
-        """A knob that the command sets too has two sources; the command's usually wins: the file would change nothing."""
+        """A knob that the command sets too has two sources; the command's usually wins."""
         touched = set(knobs) | ({tuning.ACCUMULATION} if tuning.BATCH in knobs else set())
         for knob in sorted(touched & flat_yaml.FILE_KEYS.keys()):
             key = flat_yaml.FILE_KEYS[knob]
@@ -104,6 +104,15 @@ def recognise(argv: Sequence[str], cwd: Path) -> LoraYaml | None:
     return LoraYaml(
         config_path=path, config_sha256=flat_yaml.sha256(data), argv=tuple(argv), cwd=cwd, script=script.index
     )
+
+
+def adjust_file(path: Path, knobs: Mapping[str, str]) -> ConfigPlan:
+    """The plan for a person's own `tunewarden adjust`: a changed effective batch is warned about, not refused.
+
+    Any flat YAML file will do. Raises Refused as Recipe.plan does.
+    """
+    path = path.absolute()
+    return flat_yaml.plan(path, flat_yaml.read(path), knobs, allow_effective_batch_change=True, resuming=False)
 
 
 def _looks_right(data: bytes) -> bool:
