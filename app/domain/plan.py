@@ -1,7 +1,7 @@
 """The plan of a remediation: the policy as it was when the remediation was opened, and its JSON form for the store."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ class Plan:
     steps: tuple[Step, ...]
     confirm: tuple[HostCheck, ...] = ()
     confirm_exprs: tuple[str, ...] = ()
-    expect: Expectation = Expectation()
+    expect: Expectation = field(default_factory=Expectation)
 
 
 def plan_of(policy: Policy, steps: tuple[Step, ...]) -> Plan:

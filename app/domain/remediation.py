@@ -1,7 +1,12 @@
 """One execution of one policy on one job: its states, and the one table that says how they follow each other."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
+
+from tunewarden.domain.plan import MANUAL_POLICY, Plan
+from tunewarden.domain.reason import Reason
 
 
 class State(StrEnum):
@@ -86,6 +91,65 @@ class Transition:
     event: Event
     target: State
     effect: Effect = Effect.NONE
+
+
+# The moments around a transition at which a crash must lose nothing and double nothing. Without an outside effect
+# intent and outcome are one commit.
+POINTS = ("before_intent", "after_intent", "after_effect", "after_outcome")
+
+
+def points_of(row: Transition) -> tuple[str, ...]:
+    """The moments of one transition; the kill tests are generated from this."""
+    return POINTS if row.effect is not Effect.NONE else ("before_intent", "after_outcome")
+
+
+def name_of(source: State, event: Event) -> str:
+    """A transition's name for boundaries, logs and tests."""
+    return f"{source}:{event}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remediation:
+    """One execution of one policy on one job. Times are epoch seconds of the service's clock.
+
+    `step` is the index of the plan's current step, `generation` the one that it began with, `facts` what was gathered
+    on the way (docs/reference/remediations.md names them). `epoch` rises with every claim: whoever holds an older one
+    can write nothing.
+    """
+
+    remediation_id: str
+    job_id: str
+    policy: str
+    plan: Plan
+    state: State
+    reason: Reason
+    generation: int
+    opened_at: float
+    state_since: float
+    step: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    equivalence_group: str = ""
+    policy_digest: str = ""
+    episode_id: int | None = None
+    rolled_back: bool = False
+    ended_at: float | None = None
+    wake_at: float | None = None
+    lease_owner: str | None = None
+    lease_until: float | None = None
+    epoch: int = 0
+
+    @property
+    def open(self) -> bool:
+        return self.state not in ENDING_STATES
+
+    @property
+    def manual(self) -> bool:
+        """True when a person asked for it."""
+        return self.policy == MANUAL_POLICY
+
+    @property
+    def last_step(self) -> bool:
+        return self.step + 1 >= len(self.plan.steps)
 
 
 class InvalidTransition(Exception):
