@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunewarden.domain.duration import DurationError, format_duration, parse_duration
+from tunewarden.domain.duration import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,10 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "1.5h", "15", "m", "1m1h", "1h 30m", "-1s", "1S", "٣s", "1h1h", "101y", "9" * 30 + "s"]
-)
+@pytest.mark.parametrize("text", ["", "1.5h", "15", "m", "1m1h", "1h 30m", "-1s", "1S", "٣s", "1h1h", "9" * 70 + "s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     """Fractions, signs, blanks and wrong order."""
-    with pytest.raises(DurationError):
+    with pytest.raises(ValueError):
         parse_duration(text)
 
 
@@ -47,8 +45,8 @@ def test_what_is_written_is_read_back(milliseconds: int) -> None:
 
 @given(st.text(max_size=12))
 def test_no_text_crashes_the_parser(text: str) -> None:
-    """A length of time or DurationError."""
+    """A length of time or ValueError."""
     try:
         assert parse_duration(text) >= timedelta(0)
-    except DurationError:
+    except ValueError:
         return
