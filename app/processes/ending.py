@@ -74,7 +74,7 @@ def end_generation(
 
     A process named in `trainers` is touched only where it is found to belong to the job. Without trainers, what has no
     children is ended first. `may_kill` is asked before a KILL of anything but a frozen script; False ends nothing more
-    and returns the survivors, the scripts among them still frozen: thawed, they would go on as soon as the trainer obeys
+    and returns the survivors, the scripts among them still frozen: thawed, they would go on once the trainer obeys
     the TERM that it has got. `subreaper` and `spare` as in `tree.members`.
     """
     roots = () if launcher is None else (launcher,)
