@@ -1,7 +1,7 @@
 """The rules of the outbox: what is sent now, what is merged, what waits, what is given up. Pure: `now` is passed in.
 
-At least once: a row goes pending → sending (the intent) → sent, or back to pending with a later time, or dead. A row whose
-answer was lost, or that was found in `sending` after a restart, is sent again with a mark.
+At least once: a row goes pending → sending (the intent) → sent, or back to pending with a later time, or dead. A row
+whose answer was lost, or that was found in `sending` after a restart, is sent again with a mark.
 """
 
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ class Send:
 def plan_sends(rows: Sequence[OutboxRow], robot: RobotState, now: datetime, limits: SendLimits) -> list[Send]:
     """The posts to make now for one target, in order; never more than the robot has slots for.
 
-    Rows that aren't due are waited for. Under pressure what a person must act on still goes out singly, the rest as one digest.
+    Rows that aren't due are waited for. Under pressure, what a person must act on goes out singly and the rest as a digest.
     """
     free = free_slots(robot, now, limits)
     threads = _threads([row for row in rows if row.next_attempt_at <= now])
@@ -129,7 +129,7 @@ def free_slots(robot: RobotState, now: datetime, limits: SendLimits) -> int:
 def blocked(robot: RobotState, now: datetime, limits: SendLimits) -> bool:
     """True while the robot must not be posted to.
 
-    One that ends later than a whole block from now was written by a clock that has stepped back since: it doesn't count.
+    One that ends later than a whole block from now was written before the clock stepped back: it doesn't count.
     """
     until = robot.blocked_until
     return until is not None and now < until <= now + limits.block
