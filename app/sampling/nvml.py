@@ -17,6 +17,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 # A card or a driver that does not have the value: nothing is wrong.
 _ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+# The whole card is gone; what it still answers means nothing.
+_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_UNKNOWN)
 # The driver has gone or was never there when we began: begin again at the next read.
 _REINIT = (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
@@ -112,6 +114,8 @@ class _Card:
         try:
             return get()
         except pynvml.NVMLError as error:
+            if error.value in _LOST + _REINIT:
+                raise
             if error.value not in _ABSENT:
                 self._errors.append(_say(f"GPU {self._index}: {what}", error))
             return None
