@@ -1,6 +1,6 @@
-"""What a DingTalk robot's answer means. The answer is HTTP 200 with an `errcode`; the table is the only place that knows them.
+"""What a DingTalk robot's answer means: HTTP 200 with an `errcode`. The table here is all that knows the codes.
 
-Codes: three independent SDK copies of the official robot table agree (see docs/reference/messages.md for those that don't).
+Three independent SDK copies of the official robot table agree on them; docs/reference/messages.md marks the weak ones.
 Decided by `errcode` alone; `errmsg`, which DingTalk may reword, only splits 310000.
 """
 
@@ -95,7 +95,7 @@ class Answer:
 
 
 def classify(answer: Answer, *, proxy: str, now: datetime) -> SendResult:
-    """The meaning of an answer. `proxy` is host:port or empty; `now` is our clock, to be compared with the Date header."""
+    """The meaning of an answer. `proxy` is host:port or empty; `now` is our clock, to set against the Date header."""
     if answer.status == 407:
         return proxy_refused(proxy)
     if answer.status == 429:

@@ -98,7 +98,7 @@ class Send:
 def plan_sends(rows: Sequence[OutboxRow], robot: RobotState, now: datetime, limits: SendLimits) -> list[Send]:
     """The posts to make now for one target, in order; never more than the robot has slots for.
 
-    Rows that aren't due are waited for. Under pressure, what a person must act on goes out singly and the rest as a digest.
+    Rows that aren't due are left. Under pressure what a person must act on goes out singly, the rest as a digest.
     """
     free = free_slots(robot, now, limits)
     threads = _threads([row for row in rows if row.next_attempt_at <= now])

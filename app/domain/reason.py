@@ -38,6 +38,7 @@ class Reason(StrEnum):
     CLOCK_SKEW = "clock_skew"  # the host's clock is more than 60 s off: conditions on time are unknown
     STORE_LOW_ON_SPACE = "store_low_on_space"  # the service's disk is full: destructive steps are refused
     MANUAL = "manual"  # a person asked for it
+    TARGET_BROKEN = "target_broken"  # a message target refuses what is sent to it: a person must change something
 
     # Answers of an agent, and ends of a remediation.
     WRONG_GENERATION = "wrong_generation"  # the order was for another generation of the job

@@ -34,6 +34,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.CLOCK_SKEW: "the training host's clock is more than 60 s off",
     Reason.STORE_LOW_ON_SPACE: "the service's disk is full, so nothing is stopped",
     Reason.MANUAL: "a person asked for it",
+    Reason.TARGET_BROKEN: "a message target refuses what is sent to it",
     Reason.WRONG_GENERATION: "the job had been launched again meanwhile",
     Reason.EXPIRED: "the order was not begun in time",
     Reason.WITHDRAWN: "the service took the order back in time",

@@ -34,6 +34,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.CLOCK_SKEW: "训练主机的时钟偏差超过 60 秒",
     Reason.STORE_LOW_ON_SPACE: "服务所在磁盘已满，不执行停止类动作",
     Reason.MANUAL: "由人工发起",
+    Reason.TARGET_BROKEN: "消息目标拒收，需要人工修改设置",
     Reason.WRONG_GENERATION: "任务期间已被重新启动",
     Reason.EXPIRED: "指令没有及时开始执行",
     Reason.WITHDRAWN: "服务及时撤回了指令",
