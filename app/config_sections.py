@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, m
 
 from tunewarden.domain.duration import parse_duration
 from tunewarden.domain.policy import Mode
+from tunewarden.domain.target import Language, Secret, Target
 
 DINGTALK_HOST = "oapi.dingtalk.com"
 
@@ -98,11 +99,13 @@ class DingTalkTarget(Section):
     at_mobiles: tuple[str, ...] = Field(default=(), description="mobile numbers to mention when a person must act")
     at_user_ids: tuple[str, ...] = Field(default=(), description="user ids to mention when a person must act")
     verbose: bool = Field(default=False, description="a third message when the job is started again")
-    proxy: str | None = Field(
+    proxy: SecretStr | None = Field(
         default=None, description="an HTTP proxy for this robot; else HTTPS_PROXY and NO_PROXY hold"
     )
     ca_bundle: Path | None = Field(default=None, description="a PEM file of the CAs to trust for this robot")
-    allowed_hosts: tuple[str, ...] = Field(default=(DINGTALK_HOST,), description="hosts that the URL may name")
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(), description="hosts that the URL may name besides DingTalk's, by plain http too"
+    )
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -118,9 +121,9 @@ class DingTalkTarget(Section):
         parts = urlsplit(url)
         query = parse_qs(parts.query)
         host = parts.hostname or ""
-        if host not in self.allowed_hosts:
-            raise ValueError("the URL's host is not in `allowed_hosts`")
-        if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
+        if host != DINGTALK_HOST and host not in self.allowed_hosts:
+            raise ValueError(f"the URL's host is neither {DINGTALK_HOST} nor in `allowed_hosts`")
+        if parts.scheme != "https" and not (parts.scheme == "http" and host in self.allowed_hosts):
             raise ValueError("the URL must begin with https://")
         if extra := sorted({"timestamp", "sign", "secret"} & query.keys()):
             raise ValueError(
@@ -138,6 +141,23 @@ class DingTalkTarget(Section):
         if self.secret_file is not None:
             return _first_line(self.secret_file, "secret_file")
         return self.secret.get_secret_value() if self.secret else None
+
+    def target(self) -> Target:
+        """The record that the reporter and its adapter take. ValueError when a file can't be read."""
+        secret = self.robot_secret()
+        return Target(
+            name=self.name,
+            robot_url=Secret(self.robot_url()),
+            secret=None if secret is None else Secret(secret),
+            keyword=self.keyword,
+            language=Language(self.language),
+            at_mobiles=self.at_mobiles,
+            at_user_ids=self.at_user_ids,
+            verbose=self.verbose,
+            proxy=None if self.proxy is None else Secret(self.proxy.get_secret_value()),
+            ca_bundle="" if self.ca_bundle is None else str(self.ca_bundle.expanduser()),
+            allowed_hosts=self.allowed_hosts,
+        )
 
 
 def _first_line(path: Path | None, key: str) -> str:

@@ -32,9 +32,10 @@ def row(*, source: str, received_at: float, body: bytes, remote: str = "") -> Ma
 
 def add(conn: Connection, *, source: str, received_at: float, body: bytes, remote: str = "") -> int:
     """Store a delivery and wake the dispatcher."""
-    done = conn.execute(INSERT, row(source=source, received_at=received_at, body=body, remote=remote))
+    values = row(source=source, received_at=received_at, body=body, remote=remote)
+    delivery_id: int = conn.execute(INSERT.returning(deliveries.c.delivery_id), values).scalar_one()
     wake(conn, TOPIC)
-    return int(done.inserted_primary_key[0])
+    return delivery_id
 
 
 def add_event(conn: Connection, *, event_id: str, received_at: float, body: bytes, remote: str = "") -> bool:
