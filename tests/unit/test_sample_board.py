@@ -227,11 +227,9 @@ def test_labels_with_quotes_and_newlines_stay_one_value() -> None:
 
     assert names == {name}
 
-    """`promtool check metrics` on all that can be shown: gpu_memory_total is a gauge, named as the article does."""
 
-    """`promtool check metrics` on all that can be shown: gpu_memory_total, a gauge, is named as the article does."""
 def test_promtool_complains_of_the_articles_name_only() -> None:
-    """`promtool check metrics` on everything that can be shown: gpu_memory_total, a gauge, is named as the article does."""
+    """`promtool check metrics` on all that can be shown: gpu_memory_total is named as the article names it."""
     board = SampleBoard()
     board.put(job(), Heartbeat.from_wire({**documented(), "job": {**documented()["job"], "resumed_step": 3}}), 0.0)
     text = exposition(board, CollectorRegistry(), 0.0)
