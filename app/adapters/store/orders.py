@@ -110,6 +110,13 @@ def close_of_remediation(conn: Connection, remediation_id: str, *, state: str, n
     )
 
 
+def close(conn: Connection, order_id: str, *, now: float) -> None:
+    """The order has had its last phase."""
+    conn.execute(
+        update(orders).where(orders.c.order_id == order_id, orders.c.state == OPEN).values(state=ENDED, ended_at=now)
+    )
+
+
 def set_phase(conn: Connection, order_id: str, phase: Phase) -> None:
     """Note how far the order has got."""
     conn.execute(update(orders).where(orders.c.order_id == order_id).values(phase=phase.value))

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError
 
 from tunewarden.adapters.store.tables import remediations as table
 from tunewarden.domain.plan import Plan, plan_from_wire, plan_to_wire
@@ -41,7 +40,9 @@ def open_remediation(
     episode_id: int | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> str | None:
-    """Insert one in state `decided`; None when the job has an open one already (a unique index says so).
+    """Insert one in state `decided`; None when the job has an open one already.
+
+    There is one writer, so the look and the insert are one; a unique index stands behind them.
 
     Raises ValueError for a plan without steps: there would be nothing to carry out.
     """
@@ -65,11 +66,9 @@ def open_remediation(
         "opened_at": now,
         "state_since": now,
     }
-    try:
-        with conn.begin_nested():
-            conn.execute(insert(table).values(**row))
-    except IntegrityError:
+    if open_of_job(conn, job_id) is not None:
         return None
+    conn.execute(insert(table).values(**row))
     return remediation_id
 
 
@@ -138,20 +137,14 @@ def write(conn: Connection, seen: Remediation, after: Remediation) -> Remediatio
 
 def claim(conn: Connection, remediation_id: str, *, owner: str, now: float, lease_s: float) -> Remediation | None:
     """Take the lease and raise the epoch; None when somebody holds it, or it is over."""
-    row = (
-        conn.execute(
-            update(table)
-            .where(
-                table.c.remediation_id == remediation_id,
-                table.c.open.is_(True),
-                or_(table.c.lease_until.is_(None), table.c.lease_until <= now),
-            )
-            .values(lease_owner=owner, lease_until=now + lease_s, epoch=table.c.epoch + 1)
-            .returning(table)
-        )
-        .mappings()
-        .one_or_none()
+    free = or_(table.c.lease_until.is_(None), table.c.lease_until <= now)
+    taken = conn.execute(
+        update(table)
+        .where(table.c.remediation_id == remediation_id, table.c.open.is_(True), free)
+        .values(lease_owner=owner, lease_until=now + lease_s, epoch=table.c.epoch + 1)
+        .returning(*table.c)
     )
+    row = taken.mappings().one_or_none()
     return None if row is None else _remediation(row)
 
 

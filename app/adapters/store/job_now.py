@@ -1,0 +1,72 @@
+"""A job's row beyond its registration: the newest heartbeat, its end, and until when its `run` waits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from tunewarden.adapters.store.tables import jobs
+from tunewarden.domain.job import JobState
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobNow:
+    """Times are epoch seconds of our clock. `sample` is the newest heartbeat as received; empty before the first."""
+
+    job_id: str
+    state: JobState
+    generation: int
+    seen_at: float
+    sample: Mapping[str, Any]
+    ended_cause: str | None
+    ended_at: float | None
+    waits_until: float | None
+
+    @property
+    def step(self) -> int | None:
+        """The optimizer step of the newest heartbeat."""
+        step = (self.sample.get("job") or {}).get("step")
+        return step if isinstance(step, int) else None
+
+
+def job_now(conn: Connection, job_id: str) -> JobNow | None:
+    """What is known of the job now, or None."""
+    row = conn.execute(select(jobs).where(jobs.c.job_id == job_id)).one_or_none()
+    if row is None:
+        return None
+    return JobNow(
+        job_id=row.job_id,
+        state=JobState(row.state),
+        generation=row.generation,
+        seen_at=row.seen_at,
+        sample=row.sample or {},
+        ended_cause=row.ended_cause,
+        ended_at=row.ended_at,
+        waits_until=row.waits_until,
+    )
+
+
+def living_twins(conn: Connection, *, job_id: str, host_id: str, name: str) -> list[str]:
+    """Other jobs with this host and name that still count as living: their `run` must be over."""
+    query = select(jobs.c.job_id).where(
+        jobs.c.host_id == host_id, jobs.c.name == name, jobs.c.job_id != job_id, jobs.c.state != JobState.ENDED.value
+    )
+    return [row.job_id for row in conn.execute(query)]
+
+
+def end_whatever_runs(conn: Connection, job_id: str, *, cause: str, at: float) -> None:
+    """The job is over, whichever generation it had."""
+    values = {"state": JobState.ENDED.value, "ended_cause": cause, "ended_at": at, "waits_until": None}
+    conn.execute(update(jobs).where(jobs.c.job_id == job_id).values(**values))
+
+
+def end_waits_that_are_over(conn: Connection, now: float) -> list[str]:
+    """Jobs whose `run` waited long enough are ended; their ids."""
+    done = conn.execute(
+        update(jobs)
+        .where(jobs.c.state == JobState.WAITING.value, jobs.c.waits_until <= now)
+        .values(state=JobState.ENDED.value, waits_until=None)
+        .returning(jobs.c.job_id)
+    )
+    return [row.job_id for row in done]
