@@ -104,6 +104,8 @@ def plan_sends(rows: Sequence[OutboxRow], robot: RobotState, now: datetime, limi
     threads = _threads([row for row in rows if row.next_attempt_at <= now])
     if not free or not threads or blocked(robot, now, limits):
         return []
+    if robot.broken:  # one post finds out whether a person has repaired it; the other rows wait
+        return [Send(threads=(threads[0],))]
     behind = robot.blocked_until is not None and any(thread[0].created_at < robot.blocked_until for thread in threads)
     if len(threads) <= max(0, free - limits.reserve) and not behind:
         return [Send(threads=(thread,)) for thread in threads]

@@ -121,7 +121,7 @@ def _entry(thread: Thread, languages: tuple[Words, ...], *, plain: bool) -> str:
     notice = thread.newest
     status = _both(words.statuses[status_of(notice)] for words in languages)
     views = [view_of(thread.notices, words, plain=plain) for words in languages]
-    what = _both(str(view["cause"] or view["ended"] or view["why"]) for view in views)
+    what = _both(str(view["error"] or view["cause"] or view["ended"] or view["why"]) for view in views)
     description = "" if plain else clip_end(str(views[0]["description"]), _ENTRY_DESCRIPTION)
     names = () if plain else (notice.job_name, notice.node, notice.alert_name)
     parts = [escape(part) for part in (status, *names, what, views[0]["changes"], description) if part]
