@@ -24,6 +24,7 @@ from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 
 _BOM = b"\xef\xbb\xbf"
+MAX_BYTES = 256 * 1024  # the parser is slow, and a flat config has a few kilobytes
 _PLAIN_TAGS = (None, "!", "tag:yaml.org,2002:int", "tag:yaml.org,2002:str", "tag:yaml.org,2002:bool")
 _STYLES = {None: "plain", "": "plain", "'": "single", '"': "double", "|": "literal", ">": "folded"}
 
@@ -62,6 +63,8 @@ class Document:
 
 def parse(data: bytes, *, where: str) -> Document:
     """Parse one flat YAML file. Raises Refused(config_malformed) with `where`:line; `where` is how messages name it."""
+    if len(data) > MAX_BYTES:
+        raise _malformed(where, 1, f"is larger than {MAX_BYTES // 1024} KiB, which no config is; give the right file")
     offset = len(_BOM) if data.startswith(_BOM) else 0
     try:
         text = data[offset:].decode("utf-8")
@@ -77,6 +80,7 @@ def parse(data: bytes, *, where: str) -> Document:
     except (YAMLError, RecursionError, ValueError) as error:
         raise _malformed(where, 1, f"is no YAML: {str(error).splitlines()[0][:120]}; correct it") from error
     document = Document(where=where, text=text, offset=offset, events=events, entries=())
+    _check_aliases(document)
     return Document(where=where, text=text, offset=offset, events=events, entries=tuple(_entries(document)))
 
 
@@ -112,8 +116,11 @@ def locate(document: Document, key: str) -> Span:
 def splice(data: bytes, values: Mapping[str, str], *, where: str = "config") -> bytes:
     """`data` with the values of the top-level keys in `values` replaced, in their quotes; all other bytes are equal.
 
-    Raises what `find_scalar` raises, and knob_not_changeable when the result would read differently elsewhere.
+    Raises what `find_scalar` raises, knob_not_changeable when the result would read differently elsewhere, and
+    ValueError for an empty value.
     """
+    if not all(values.values()):
+        raise ValueError("an empty value would read as null")
     before = parse(data, where=where)
     spans = {key: locate(before, key) for key in values}
     result = data
@@ -121,6 +128,16 @@ def splice(data: bytes, values: Mapping[str, str], *, where: str = "config") -> 
         result = result[: span.start] + values[key].encode() + result[span.end :]
     _check_only(before, parse(result, where=where), {span.event: values[span.key] for span in spans.values()})
     return result
+
+
+def _check_aliases(document: Document) -> None:
+    """The event stream alone doesn't tell that an alias has no anchor."""
+    anchors: set[str] = set()
+    for event in document.events:
+        if isinstance(event, AliasEvent) and event.anchor not in anchors:
+            line = document.line_of(event.start_mark.index)
+            raise _malformed(document.where, line, f"is no YAML: nothing has the anchor &{event.anchor}; correct it")
+        anchors.add(getattr(event, "anchor", None) or "")
 
 
 def _check_only(before: Document, after: Document, intended: Mapping[int, str]) -> None:
@@ -209,8 +226,11 @@ def _why_not_plain(document: Document, event: Event) -> str | None:
         return "is empty"
     if _STYLES[event.style] not in ("plain", "single", "double"):
         return "is a block of text"
-    end = event.end_mark.index - (1 if event.style in ("'", '"') else 0)
-    if document.text[end - len(event.value) : end] != event.value or "\n" in event.value:
+    quote = event.style if event.style in ("'", '"') else ""
+    end = event.end_mark.index - len(quote)
+    start = end - len(event.value)
+    written = document.text[start - len(quote) : end + len(quote)]
+    if written != f"{quote}{event.value}{quote}" or "\n" in event.value:
         return "is written over several lines or with escapes"
     return None
 

@@ -128,10 +128,10 @@ class Memory:
 
     def hold(self, mb):
         if self.limit_mb and self.held_mb + mb > self.limit_mb:
-            held, free = f"{self.held_mb:.2f} MiB", f"{self.limit_mb - self.held_mb:.2f} MiB"
+            limit, held, free = (f"{x:.2f} MiB" for x in (self.limit_mb, self.held_mb, self.limit_mb - self.held_mb))
             raise OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {mb:.2f} MiB. GPU 0 has a total capacity of {self.limit_mb:.2f} "
-                f"MiB of which {free} is free. Process {os.getpid()} has {held} memory in use. Of the allocated memory "
+                f"CUDA out of memory. Tried to allocate {mb:.2f} MiB. GPU 0 has a total capacity of {limit} "
+                f"of which {free} is free. Process {os.getpid()} has {held} memory in use. Of the allocated memory "
                 f"{held} is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
             )
         buffer = bytearray(int(mb * 2**20))
