@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from tunewarden.errors import SettingsError
 from tunewarden.processes.identity import alive
+from tunewarden.supervisor.keeper_launch import environment_at_start
 from tunewarden.supervisor.run_folder import RunFolder, lock_file, read_identity, write_json
 
 NAME_CHARACTERS = 64
@@ -101,16 +102,7 @@ def exec_keeper(prepared: Prepared, *, agent_argv: Sequence[str] = ()) -> NoRetu
     keeper = [sys.executable, "-E", "-P", "-m", "tunewarden.supervisor.keeper"]
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [*keeper, *words], inherited_environment())  # noqa: S606 - the point is to have no shell
-
-
-def inherited_environment() -> dict[bytes, bytes]:
-    """The environment that this process was started with.
-
-    Not os.environ: where the locale is C, Python sets LC_CTYPE for itself (PEP 538), and a job must not see that.
-    """
-    words = Path("/proc/self/environ").read_bytes().split(b"\0")
-    return dict(word.split(b"=", 1) for word in words if b"=" in word[1:])
+    os.execve(sys.executable, [*keeper, *words], environment_at_start())  # noqa: S606 - the point is to have no shell
 
 
 def host_id() -> str:

@@ -1,0 +1,53 @@
+"""What the job printed, on disk, and the look-out for out-of-memory lines. Standard library only."""
+
+import os
+import re
+
+ROTATE_BYTES = 64 << 20
+_OOM = re.compile(rb"out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.IGNORECASE)
+_LINE_END = re.compile(rb"[\r\n]")
+_LINE_BYTES = 2048  # of a line that looks like out-of-memory; what is longer is cut at the front
+
+
+class OutputLog:
+    """`output.log`, appended; at 64 MiB it becomes `output.log.1`, which replaces an older one."""
+
+    def __init__(self, path: str, *, rotate_bytes: int = ROTATE_BYTES) -> None:
+        self._path = path
+        self._rotate_bytes = rotate_bytes
+        self._open()
+
+    def write(self, data: bytes) -> None:
+        """Append. A full disk must not end the job: what can't be written is lost to the log."""
+        try:
+            if self._size + len(data) > self._rotate_bytes:
+                self._rotate()
+            self._size += os.write(self._fd, data)
+        except OSError:
+            return
+
+    def _open(self) -> None:
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._fd).st_size
+
+    def _rotate(self) -> None:
+        os.replace(self._path, f"{self._path}.1")  # noqa: PTH105 - the keeper stays small
+        os.close(self._fd)
+        self._open()
+
+
+class OomWatch:
+    """Looks for out-of-memory lines in one stream that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+
+    def feed(self, data: bytes) -> str | None:
+        """The last line in what has come so far that looks like out-of-memory; each is told once, when it is whole."""
+        text = self._tail + data
+        *lines, tail = _LINE_END.split(text)
+        self._tail = tail[-_LINE_BYTES:]
+        if not _OOM.search(text):  # nearly always
+            return None
+        found = [line for line in lines if _OOM.search(line)]
+        return found[-1][-_LINE_BYTES:].decode("utf-8", "replace").strip() if found else None
