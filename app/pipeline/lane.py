@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
-    """What every lane works with. `jitter` gives 0 to 1; `counted` hears (target, outcome) of each post and dead row."""
+    """What every lane works with. `jitter` gives 0 to 1; `counted` hears (target, outcome) of posts and dead rows."""
 
     store: OutboxStore
     renderer: Renderer
