@@ -1,0 +1,124 @@
+"""Why a generation ended, from its exit status, crash.json and what it printed. Texts: trainers seen with torch 2.x."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """The causes of docs/reference/jobs-api.md."""
+
+    FINISHED = "finished"
+    CUDA_OOM = "cuda_oom"
+    USER_STOP = "user_stop"
+    POLICY_STOP = "policy_stop"
+    REPLACED = "replaced"
+    KILLED = "killed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What is known about how a generation ended by itself.
+
+    `exit_status` is the launcher's: negative for a signal, None when nobody could reap it. `tail` is the end of what
+    this generation printed. `near_end` is None when the number of steps is unknown.
+    """
+
+    exit_status: int | None
+    crash: str | None
+    tail: str
+    near_end: bool | None
+
+
+# "torch.OutOfMemoryError: CUDA out of memory. ..." (torch >= 2.5), "torch.cuda.OutOfMemoryError: ..." and
+# "RuntimeError: CUDA out of memory. ..." before; HIP is what ROCm says.
+_OOM = re.compile(
+    r"(?:OutOfMemoryError|RuntimeError|AcceleratorError)\b.*\b(?:CUDA|HIP) out of memory"
+    r"|(?:OutOfMemoryError)\b.*out of memory"
+    r"|(?:CUDA|HIP) error: out of memory"
+    r"|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|cuDNN error: CUDNN_STATUS_(?:NOT_SUPPORTED|ALLOC_FAILED)",
+    re.IGNORECASE,
+)
+_EXCEPTION = re.compile(
+    r"^(?:\[?rank\s?\d+\]?:\s*)?(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit)(?::|$)"
+)
+# What launchers add after the trainer's own traceback: not a cause.
+_LAUNCHER = re.compile(r"CalledProcessError|ChildFailedError")
+_KILLED = re.compile(
+    r"died with <Signals\.SIGKILL|Signal 9 \(SIGKILL\)|killed by signal: Killed"
+    r"|^Killed$|\bKilled\s+\S|exitcode\s*:\s*-9"
+)
+# Deaths that somebody else chose: an exception text before them was survived.
+_FOREIGN_SIGNALS = frozenset({1, 2, 9, 15})
+
+
+def is_oom_line(line: str) -> bool:
+    """Whether a printed line says that the card had no memory left."""
+    return _OOM.search(line) is not None
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a log, where a progress bar's carriage return ends one as well."""
+    return [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+
+
+def cause_of(ending: Ending) -> tuple[Cause, str]:
+    """The cause and the line that shows it. cuda_oom needs the exception's text and an end that is not 0."""
+    if ending.exit_status is None:
+        return Cause.UNKNOWN, "the exit status is unknown: the keeper was gone"
+    if ending.exit_status == 0:
+        return _good_end(ending)
+    lines = lines_of(ending.tail)
+    oom = _oom_evidence(ending, lines)
+    if oom is not None:
+        return Cause.CUDA_OOM, oom
+    signal = _signal_of(ending.exit_status)
+    killed = next((line for line in reversed(lines[-40:]) if _KILLED.search(line)), None)
+    if signal in _FOREIGN_SIGNALS or killed is not None:
+        return Cause.KILLED, killed or f"ended by signal {signal}"
+    last = _last_exception(lines)
+    said = ending.crash or (lines[last] if last is not None else "") or (lines[-1] if lines else "")
+    return Cause.FAILED, _short(said or f"exit status {ending.exit_status}")
+
+
+def _good_end(ending: Ending) -> tuple[Cause, str]:
+    if ending.near_end is False:
+        return Cause.UNKNOWN, "ended with 0 before its last step"
+    return Cause.FINISHED, "ended with 0"
+
+
+def _oom_evidence(ending: Ending, lines: list[str]) -> str | None:
+    if ending.crash is not None:
+        return _short(ending.crash) if is_oom_line(ending.crash.replace("\n", " ")) else None
+    if _signal_of(ending.exit_status or 0) in _FOREIGN_SIGNALS:
+        return None
+    last = _last_exception(lines)
+    bare = next((i for i in range(len(lines) - 1, -1, -1) if is_oom_line(lines[i])), None)
+    if bare is None or any(_KILLED.search(line) for line in lines[bare:]):
+        return None
+    # An OOM that was caught and survived is followed by the exception that really ended the run.
+    if last is not None and last > bare and not is_oom_line(lines[last]):
+        return None
+    return _short(lines[bare])
+
+
+def _last_exception(lines: list[str]) -> int | None:
+    """The place of the last line that names an exception of the trainer's own."""
+    for index in range(len(lines) - 1, -1, -1):
+        if _EXCEPTION.match(lines[index]) and not _LAUNCHER.search(lines[index]):
+            return index
+    return None
+
+
+def _signal_of(status: int) -> int | None:
+    """The signal in a status: -9 from a reaped child, 137 from a shell between."""
+    if status < 0:
+        return -status
+    return status - 128 if 128 < status < 160 else None
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:500]

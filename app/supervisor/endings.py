@@ -1,0 +1,124 @@
+"""The end of a generation: why, what the service is told, and what `run` ends with."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tunewarden.domain.order import OrderKind
+from tunewarden.supervisor.cause import Cause, Ending, cause_of
+from tunewarden.supervisor.generation_log import GenerationLog
+from tunewarden.supervisor.orders import OrderRecord
+from tunewarden.supervisor.outbox import EVENT
+from tunewarden.supervisor.run import Run
+
+STOPPED_BY_ORDER = 75
+STOPPED_BY_PERSON = 130
+UNKNOWN_END = 1
+WAITS_S = 60.0  # how long `run` waits for an order after a death of out-of-memory, or a launch that failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How a generation ended. `waits`: an order may still launch the next one. `exit_code` is what `run` ends with."""
+
+    cause: Cause
+    evidence: str
+    exit_code: int
+    waits: bool
+
+
+def judge(run: Run, records: Iterable[OrderRecord]) -> Verdict:
+    """Why the newest generation has ended."""
+    generation = run.situation.generation
+    status = run.situation.endings.get(generation)
+    stopped_by = _stopped_by(run, records, generation)
+    if run.situation.interrupts:
+        return Verdict(cause=Cause.USER_STOP, evidence="stopped by a person", exit_code=STOPPED_BY_PERSON, waits=False)
+    if stopped_by is not None:
+        failed_launch = stopped_by.order.kind is OrderKind.REPLACE and "stop" in stopped_by.outcomes
+        text = f"stopped by order {stopped_by.order.order_id}"
+        return Verdict(cause=Cause.POLICY_STOP, evidence=text, exit_code=STOPPED_BY_ORDER, waits=failed_launch)
+    control = run.control()
+    log = GenerationLog(run.folder.log_file, run.generation().log)
+    log.read()
+    ending = Ending(
+        exit_status=status,
+        crash=control.crash(),
+        tail=log.tail(),
+        near_end=run.total_reached(control.progress()),
+    )
+    cause, evidence = cause_of(ending)
+    return Verdict(cause=cause, evidence=evidence, exit_code=_code(status), waits=cause is Cause.CUDA_OOM)
+
+
+def _stopped_by(run: Run, records: Iterable[OrderRecord], generation: int) -> OrderRecord | None:
+    """The order that ended this generation, or made its trainer park."""
+    for record in records:
+        if record.order.generation != generation or record.order.after_oom:
+            continue
+        parks = record.order.kind is not OrderKind.SAVE and "save" in record.intents
+        receipt = run.control(generation).receipt(f"r-{record.order.order_id}") if parks else None
+        if "stop" in record.intents or (receipt is not None and receipt.ok):
+            return record
+    return None
+
+
+def _code(status: int | None) -> int:
+    if status is None:
+        return UNKNOWN_END
+    return status if status >= 0 else 128 - status
+
+
+def tell(run: Run, verdict: Verdict, *, generation: int | None = None) -> str:
+    """Post the event of a generation's end, once; returns its id."""
+    number = generation or run.situation.generation
+    progress = run.control(number).progress()
+    event_id = f"{run.spec.job_id}-g{number}-ended"
+    body = {
+        "generation": number,
+        "kind": "ended",
+        "cause": verdict.cause,
+        "exit_status": run.situation.endings.get(number),
+        "step": progress.step if progress else None,
+        "last_state_step": progress.last_state.step if progress and progress.last_state else None,
+        "waits_s": WAITS_S if verdict.waits else 0.0,
+        "evidence": verdict.evidence,
+    }
+    run.post(event_id, body)
+    return event_id
+
+
+def told_before(run: Run, generation: int) -> Verdict | None:
+    """The verdict that was journaled before the agent was restarted."""
+    event_id = f"{run.spec.job_id}-g{generation}-ended"
+    for entry in run.journal.notes(EVENT):
+        if entry.detail["event_id"] == event_id:
+            status = entry.detail["exit_status"]
+            cause = Cause(entry.detail["cause"])
+            code = {Cause.USER_STOP: STOPPED_BY_PERSON, Cause.POLICY_STOP: STOPPED_BY_ORDER}.get(cause, _code(status))
+            return Verdict(
+                cause=cause, evidence=entry.detail["evidence"], exit_code=code, waits=entry.detail["waits_s"] > 0
+            )
+    return None
+
+
+def check_resumed(run: Run) -> None:
+    """Tell once when the newest generation trains without having gone on from its state. It is left alone."""
+    generation = run.generation()
+    if generation.number == 1 or generation.resume_step is None or run.steps_made() == 0:
+        return
+    resumed = run.control().resumed()
+    if resumed is not None and resumed.step >= generation.resume_step:
+        return
+    progress = run.control().progress()
+    said = f"it said that it resumed from step {resumed.step}" if resumed else "it wrote no resumed.json"
+    body = {
+        "generation": generation.number,
+        "kind": "not_resumed",
+        "cause": None,
+        "exit_status": None,
+        "step": progress.step if progress else None,
+        "last_state_step": generation.resume_step,
+        "waits_s": 0.0,
+        "evidence": f"generation {generation.number} trains, but not from step {generation.resume_step}: {said}",
+    }
+    run.post(f"{run.spec.job_id}-g{generation.number}-not_resumed", body)

@@ -1,0 +1,99 @@
+"""Launch: wait for the card, write what to resume from, and let the keeper start the next generation."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tunewarden.domain.order import Phase
+from tunewarden.domain.reason import Reason
+from tunewarden.errors import Refused
+from tunewarden.supervisor.cards import holder_of
+from tunewarden.supervisor.control import State
+from tunewarden.supervisor.execution import Done, Execution
+from tunewarden.supervisor.generation_log import LogStart
+from tunewarden.supervisor.run import config_sha256
+
+_CARD_S = 60.0
+_LAUNCH_S = 30.0
+
+
+def check(ex: Execution) -> None:
+    """Nothing is launched onto a card that somebody holds. Raises Refused (gpu_busy, keeper_lost)."""
+    deadline = ex.run.monotonic() + _CARD_S
+    while (holder := _holder(ex)) is not None:
+        if ex.run.monotonic() >= deadline:
+            raise Refused(Reason.GPU_BUSY, f"the card did not become free within {_CARD_S:.0f} s: {holder}")
+        ex.breathe(0.2)
+    ex.breathe(0.0)
+    if ex.run.situation.keeper_lost:
+        raise Refused(Reason.KEEPER_LOST, "the keeper died: nothing can be launched")
+
+
+def intend(ex: Execution) -> dict[str, Any]:
+    argv = list(ex.record.fact("plan", "argv"))
+    state = _state(ex)
+    return {
+        "generation": ex.order.generation + 1,
+        "argv": argv,
+        "log": asdict(LogStart.now(ex.run.folder.log_file)),
+        "config_sha256": config_sha256(tuple(argv), ex.run.spec.cwd),
+        "resume_step": state.step if state else None,
+        "resume_path": str(state.path) if state else None,
+    }
+
+
+def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
+    """Launch, unless the keeper has done it already. Raises Refused(launch_failed)."""
+    number, situation = int(intent["generation"]), ex.run.situation
+    if situation.generation < number:
+        _prepare(ex, intent)
+        control = ex.run.folder.control_dir(number)
+        env = {
+            "TUNEWARDEN_GENERATION": str(number),
+            "TUNEWARDEN_CONTROL_DIR": str(control),
+            "TUNEWARDEN_JOB": ex.run.spec.job_id,
+        }
+        ex.run.link.launch(number, list(intent["argv"]), env, str(ex.run.spec.cwd))
+        ex.run.boundary.reach("launch.request", "after_effect")
+        _wait_for_launch(ex, number)
+    if situation.generation < number or situation.launcher is None:
+        error = situation.launch_errors.get(number, "the keeper did not answer")
+        raise Refused(Reason.LAUNCH_FAILED, f"generation {number} could not be started: {error}")
+    detail = {"generation": number, "pid": situation.launcher.pid, "resume_step": intent["resume_step"]}
+    return Done(facts=detail, report=Phase.LAUNCHED, detail=detail)
+
+
+def _prepare(ex: Execution, intent: Mapping[str, Any]) -> None:
+    number = int(intent["generation"])
+    ex.run.folder.control_dir(number).mkdir(mode=0o700, exist_ok=True)
+    if intent["resume_path"] is not None:
+        state = State(step=int(intent["resume_step"]), path=Path(intent["resume_path"]))
+        ex.run.control(number).write_resume(state, ex.order.generation)
+
+
+def _wait_for_launch(ex: Execution, number: int) -> None:
+    """What was asked for must be answered: a local act is looked at after it, with the new generation known."""
+    situation, deadline = ex.run.situation, ex.run.monotonic() + _LAUNCH_S
+    while situation.generation < number and number not in situation.launch_errors and not situation.keeper_lost:
+        if ex.run.monotonic() >= deadline:
+            return
+        ex.run.pump(0.2)
+
+
+def _state(ex: Execution) -> State | None:
+    """What to go on from: what this order saved, else the newest state that is whole."""
+    step, path = ex.record.fact("save", "step"), ex.record.fact("save", "path")
+    return State(step=step, path=Path(path)) if path else ex.run.newest_state()
+
+
+def _holder(ex: Execution) -> str | None:
+    """Who holds one of the job's cards; None: they are free, or there is no data on them."""
+    stop = ex.record.intents.get("stop")
+    others: Mapping[str, int] = stop.detail["others"] if stop else {}
+    pids = frozenset(member.id.pid for member in ex.run.host.members())
+    for gpu in ex.run.host.job_gpus(ex.run.host.gpus(), pids) or ():
+        holder = holder_of(gpu, pids, others.get(gpu.uuid, 0))
+        if holder is not None:
+            return holder
+    return None

@@ -1,0 +1,251 @@
+"""One run as the agent holds it: its parts, and what they say together."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tunewarden.ports import Boundary
+from tunewarden.processes.identity import ProcessId, alive, boot_id, identify, read_stat
+from tunewarden.supervisor.client import PROTOCOL
+from tunewarden.supervisor.control import ControlDirectory, Progress, State
+from tunewarden.supervisor.drain import Drain
+from tunewarden.supervisor.generation_log import GenerationLog, LogStart
+from tunewarden.supervisor.heartbeat import GenerationWatch, names_of
+from tunewarden.supervisor.host_watch import HostWatch, executable_name
+from tunewarden.supervisor.journal import Journal, Kind
+from tunewarden.supervisor.keeper_link import KeeperLink, Situation
+from tunewarden.supervisor.outbox import EVENT, Letter, Outbox
+from tunewarden.supervisor.run_folder import RunFolder, read_identity
+from tunewarden.supervisor.spec import RunSpec
+from tunewarden.trainers.table import recognise
+
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "busybox", "ash", "csh", "tcsh"})
+_LAUNCH = "launch"
+_DYING_S = 1.0
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """How a generation was launched. `config_sha256` is of the config that it reads, None where none is known."""
+
+    number: int
+    argv: tuple[str, ...]
+    log: LogStart
+    config_sha256: str | None
+    resume_step: int | None
+
+
+@dataclass(kw_only=True)
+class Run:
+    """The parts of a running agent. Only the main thread changes anything here."""
+
+    spec: RunSpec
+    folder: RunFolder
+    journal: Journal
+    link: KeeperLink
+    outbox: Outbox
+    host: HostWatch
+    boundary: Boundary
+    monotonic: Callable[[], float] = time.monotonic
+    waiting: bool = False  # the last generation is dead and an order may launch the next
+    over: bool = False
+    _watch: GenerationWatch | None = field(default=None, repr=False)
+    _drain: Drain | None = field(default=None, repr=False)
+
+    @property
+    def situation(self) -> Situation:
+        return self.link.situation
+
+    @property
+    def state(self) -> str:
+        """running, waiting or ended, as the service calls it."""
+        if self.over:
+            return "ended"
+        return "waiting" if self.waiting else "running"
+
+    def pump(self, seconds: float) -> None:
+        """Let the keeper's messages in for up to `seconds`; do what it did for the job where it is dead."""
+        self.link.pump(seconds)
+        if self.situation.keeper_lost:
+            self._without_keeper()
+
+    def _without_keeper(self) -> None:
+        """Drain the output, and watch the launcher: it is not our child, so how it ended stays unknown."""
+        situation = self.situation
+        if self._drain is None:
+            keeper, deadline = read_identity(self.folder.keeper_file), self.monotonic() + _DYING_S
+            while keeper is not None and alive(keeper):
+                if self.monotonic() > deadline:
+                    raise SystemExit("the keeper has closed the talk: it starts another agent")
+                self.link.pump(0.02)
+            self._drain = Drain(set(situation.fds.values()), self.folder.log_file)
+            self._drain.start()
+        if situation.launcher is None or not alive(situation.launcher):
+            situation.endings.setdefault(situation.generation, None)
+
+    def finish_drain(self) -> None:
+        """Wait a moment for the last of the output, where we drain it."""
+        if self._drain is not None:
+            self._drain.join(_DYING_S)
+
+    def control(self, generation: int | None = None) -> ControlDirectory:
+        """The control directory of a generation, by default the newest."""
+        return ControlDirectory(self.folder.control_dir(generation or self.situation.generation))
+
+    def generation(self, number: int | None = None) -> Generation:
+        """How a generation, by default the newest, was launched."""
+        number = number or self.situation.generation
+        raw = self._launch_of(number)
+        return Generation(
+            number=number,
+            argv=tuple(raw["argv"]),
+            log=LogStart.of(raw["log"]),
+            config_sha256=raw.get("config_sha256"),
+            resume_step=raw.get("resume_step"),
+        )
+
+    def _launch_of(self, number: int) -> Mapping[str, Any]:
+        for entry in reversed(self.journal.entries()):
+            is_launch = entry.phase == _LAUNCH and entry.kind in (Kind.INTENT, Kind.NOTE)
+            if is_launch and entry.detail.get("generation") == number:
+                return entry.detail
+        first = {
+            "generation": number,
+            "argv": list(self.spec.argv),
+            "log": {"inode": 0, "offset": 0},
+            "config_sha256": config_sha256(self.spec.argv, self.spec.cwd),
+        }
+        return self.journal.note(_LAUNCH, first).detail
+
+    def watch(self) -> GenerationWatch:
+        """What is counted over the newest generation. Called from the heartbeat, and from the main thread."""
+        watch, generation = self._watch, self.situation.generation
+        if watch is None or watch.generation != generation:
+            start = self.generation(generation).log
+            watch = GenerationWatch(
+                generation=generation,
+                control=self.control(generation),
+                log=GenerationLog(self.folder.log_file, start),
+            )
+            self._watch = watch
+        return watch
+
+    def say(self, text: str) -> None:
+        """A line for the person at the terminal."""
+        self.link.say(text)
+
+    def post(self, event_id: str, body: Mapping[str, Any]) -> None:
+        """Send an event, once: it is journaled first, and sent again after a restart until the service has it."""
+        if any(entry.detail["event_id"] == event_id for entry in self.journal.notes(EVENT)):
+            return
+        whole = {"protocol": PROTOCOL, "event_id": event_id, **body}
+        self.journal.note(EVENT, whole)
+        self.outbox.put(Letter(id=event_id, phase=EVENT, body=whole))
+
+    def registration(self) -> dict[str, Any]:
+        """The body of the registration."""
+        pids = frozenset(member.id.pid for member in self.host.members())
+        gpus = self.host.gpus()
+        control, generation = self.control(), self.generation()
+        recipe = recognise(generation.argv, self.spec.cwd)
+        hello, ranks = control.hello(), control.ranks()
+        return {
+            "protocol": PROTOCOL,
+            "host_id": self.spec.host_id,
+            "boot_id": boot_id(),
+            "node": self.spec.node,
+            "name": self.spec.name,
+            "generation": generation.number,
+            "run_id": f"{self.spec.job_id}-g{generation.number}",
+            "state": self.state,
+            "enforce": self.spec.enforce,
+            "labels": dict(self.spec.labels),
+            "trainer": recipe.trainer if recipe else "unknown",
+            "can": sorted(hello.can) if hello else [],
+            "ranks": max(1, len(ranks.pids)),
+            "multi_node": ranks.multi_node,
+            "gpus": names_of(self.host.job_gpus(gpus, pids)),
+            "host_gpus": names_of(gpus) or [],
+            "wall": time.time(),
+        }
+
+    def trainers(self) -> tuple[ProcessId, ...]:
+        """The trainer's processes by what they wrote of themselves, as far as they live and are the job's."""
+        control = self.control()
+        hello = control.hello()
+        named = {*control.ranks().pids, *([hello.pid] if hello and hello.pid else [])}
+        return tuple(member.id for member in self.host.members() if member.id.pid in named)
+
+    def newest_state(self) -> State | None:
+        """The newest state of the newest generation that is whole: its last, or the one that it was resumed from."""
+        control = self.control()
+        progress = control.progress()
+        for state in (progress.last_state if progress else None, control.resume()):
+            if state is not None and state.whole:
+                return state
+        return None
+
+    def steps_made(self) -> int:
+        """Optimizer steps that the newest generation has made."""
+        control = self.control()
+        progress = control.progress()
+        if progress is None:
+            return 0
+        if progress.step_seconds_count is not None:
+            return progress.step_seconds_count
+        resume = control.resume()
+        return max(0, progress.step - (resume.step if resume else 0))
+
+    def unsaved_steps(self) -> int:
+        """Steps that would be lost if the job ended now."""
+        progress, state = self.control().progress(), self.newest_state()
+        return max(0, progress.step - (state.step if state else 0)) if progress else 0
+
+    def observe(self) -> None:
+        """Keep what will be needed when the trainer is gone: which trainers said hello, and how they were started."""
+        generation, hello = self.situation.generation, self.control().hello()
+        if hello is None or hello.pid is None:
+            return
+        seen = self.trainers_seen(generation)
+        if hello.pid not in [each["pid"] for each in seen]:
+            detail = {"generation": generation, "pid": hello.pid, "through_shell": self._through_shell(hello.pid)}
+            self.journal.note("trainer", detail)
+
+    def trainers_seen(self, generation: int) -> list[Mapping[str, Any]]:
+        """The distinct trainers that said hello in a generation."""
+        return [entry.detail for entry in self.journal.notes("trainer") if entry.detail["generation"] == generation]
+
+    def _through_shell(self, pid: int) -> bool | None:
+        """Whether a shell stands between the launcher and this trainer; None: the trainer is gone."""
+        launcher = self.situation.launcher
+        if launcher is None or identify(pid) is None:
+            return None
+        while pid != launcher.pid and pid > 1:
+            stat = read_stat(pid)
+            if stat is None:
+                return None
+            pid = stat.ppid
+            if executable_name(pid) in SHELLS:
+                return True
+        return False
+
+    def total_reached(self, progress: Progress | None) -> bool | None:
+        """Whether the job was at its last step. progress.json may be half a second old: a second's steps are let go."""
+        if progress is None or progress.total_steps is None:
+            return None
+        seconds, count = progress.step_seconds_sum, progress.step_seconds_count
+        slack = count / seconds if seconds and count else 0.0
+        return progress.total_steps - progress.step <= max(2.0, slack)
+
+
+def config_sha256(argv: tuple[str, ...], cwd: Path) -> str | None:
+    """The hash of the config that this command reads now, None where none is known."""
+    with contextlib.suppress(OSError):
+        recipe = recognise(argv, cwd)
+        return recipe.config_sha256 if recipe else None
+    return None
