@@ -1,18 +1,18 @@
 """The command line: parses, calls, prints. What acts goes through the service's API and is audited there."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from rich.console import Console
 
 from tunewarden.bootstrap import serve as serve_service
 from tunewarden.commandline import local, people
 from tunewarden.commandline.client import ServiceClient
 from tunewarden.commandline.output import Output
 from tunewarden.commandline.run import run_job
-from tunewarden.config import Settings, load_settings
+from tunewarden.config import Settings, environment, load_settings
 from tunewarden.demo.story import play
 from tunewarden.errors import SettingsError, TunewardenError
 
@@ -37,7 +37,7 @@ Job = Annotated[str, typer.Argument(help="A job's name or its id, as `tunewarden
 
 
 def _settings(config: Path | None = None) -> Settings:
-    return load_settings(config, os.environ)
+    return load_settings({"config": config})
 
 
 def _client() -> ServiceClient:
@@ -52,8 +52,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="The port to listen on; 0: any free one.")] = None,
 ) -> None:
     """Start the service: the webhook, the jobs API, deciding, acting and messages."""
-    overrides = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
-    serve_service(load_settings(config, os.environ, overrides), Output())
+    serve_service(load_settings({"config": config, "host": host, "port": port}), Output())
 
 
 @cli.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})
@@ -132,7 +131,7 @@ def message_test(target: Annotated[str | None, typer.Argument(help="The robot's 
 @cli.command()
 def check(config: Config = None) -> None:
     """Check settings and policies; exit 2 with every fault as file:line."""
-    local.check(config, os.environ, Output())
+    local.check(config, Output())
 
 
 @cli.command()
@@ -158,7 +157,7 @@ def adjust(
 @cli.command()
 def demo() -> None:
     """Play the whole story with real parts on this machine, then check it from outside."""
-    raise typer.Exit(play(os.environ, Output()))
+    raise typer.Exit(play(environment(), Console(highlight=False)))
 
 
 def main() -> NoReturn:

@@ -161,6 +161,11 @@ def load_settings(overrides: Mapping[str, Any] | None = None, environ: Mapping[s
     return settings
 
 
+def environment() -> dict[str, str]:
+    """A copy of the environment, for programs that we start."""
+    return dict(os.environ)
+
+
 def _default_state_dir(environ: Mapping[str, str]) -> str:
     base = environ.get("XDG_STATE_HOME", "")
     return f"{base}/tunewarden" if base.startswith("/") else "~/.local/state/tunewarden"
