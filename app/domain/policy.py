@@ -125,6 +125,7 @@ class Policy:
     steps: tuple[Step, ...] = ()
     expect: Expectation = Expectation()
     diagnose: bool = False  # the notice names the cause of low utilisation
+    after_oom: bool = False  # acts only on a job that died of OOM and waits to be launched again: nothing left to lose
     file: str = ""
     digest: str = ""
 
