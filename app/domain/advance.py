@@ -7,7 +7,7 @@ from typing import Any
 
 from tunewarden.domain.job import Job, JobState
 from tunewarden.domain.order import Order, OrderKind, Phase, Report
-from tunewarden.domain.policy import Step, StepKind
+from tunewarden.domain.policy import DESTRUCTIVE, Step, StepKind
 from tunewarden.domain.reason import Reason
 from tunewarden.domain.remediation import Event, InvalidTransition, Remediation, State, transition
 
@@ -98,22 +98,34 @@ def event_of_job_end(remediation: Remediation, cause: str, generation: int) -> E
     """
     if cause in _OUR_OWN_ENDS or remediation.state not in _BEFORE_THE_STOP:
         return None
+    if remediation.state is State.DECIDED and remediation.plan.steps[remediation.step].kind is StepKind.RUN_COMMAND:
+        return None
     launched = int(remediation.facts.get("launched_generation") or remediation.generation)
     return Event.SUPERSEDED if generation >= launched else None
 
 
-def refusal_of(remediation: Remediation, job: Job) -> tuple[Event, Reason] | None:
+def loses_with_its_job(remediation: Remediation) -> bool:
+    """True when it can't be told any more what becomes of it, now that the job's agent is gone."""
+    return bool(_if_possible(remediation, Event.LOST))
+
+
+def refusal_of(remediation: Remediation, job: Job, *, low_on_space: bool) -> tuple[Event, Reason] | None:
     """Why the current step may not be begun now; None when it may."""
+    if remediation.manual and job.living:
+        return None
+    if job.held:
+        return Event.REFUSED, Reason.ON_HOLD
+    kind = remediation.plan.steps[remediation.step].kind
+    if kind is StepKind.RUN_COMMAND:
+        return None  # it runs on the service's host, whatever became of the job
     if job.state is JobState.ENDED:
         return Event.SUPERSEDED, Reason.JOB_ENDED
     if job.state is JobState.LOST:
         return Event.REFUSED, Reason.JOB_LOST
-    if remediation.manual:
-        return None
-    if job.held:
-        return Event.REFUSED, Reason.ON_HOLD
-    if job.multi_node and remediation.plan.steps[remediation.step].kind in (StepKind.STOP, StepKind.REPLACE):
+    if kind in DESTRUCTIVE and job.multi_node:
         return Event.REFUSED, Reason.MULTI_NODE
+    if kind in DESTRUCTIVE and low_on_space:
+        return Event.REFUSED, Reason.STORE_LOW_ON_SPACE
     return None
 
 
@@ -152,7 +164,10 @@ def order_of(remediation: Remediation, job: Job, *, order_id: str, expires_in_s:
 
 
 def rollback_order(remediation: Remediation, job: Job, *, order_id: str, expires_in_s: float) -> Order | None:
-    """The order that brings the previous knobs back, by absolute values; None when nothing is known to go back to."""
+    """The order that brings the previous knobs back, by absolute values; None when nothing is known to go back to.
+
+    It is given only to a generation that made no step, so it has nothing to save.
+    """
     knobs = {str(item["knob"]): str(item["from"]) for item in remediation.facts.get("changes") or () if "from" in item}
     if not knobs:
         return None
@@ -164,7 +179,8 @@ def rollback_order(remediation: Remediation, job: Job, *, order_id: str, expires
         kind=OrderKind.REPLACE,
         knobs=knobs,
         expires_in_s=expires_in_s,
-        save_first=not waiting,
+        save_first=False,
+        lose_unsaved=True,
         allow_effective_batch_change=True,
         after_oom=waiting,
     )

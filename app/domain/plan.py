@@ -1,7 +1,7 @@
 """The plan of a remediation: the policy as it was when the remediation was opened, and its JSON form for the store."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,13 +25,22 @@ class Plan:
     expect: Expectation = field(default_factory=Expectation)
 
 
-def plan_of(policy: Policy, steps: tuple[Step, ...]) -> Plan:
-    """The plan for the steps that a decision chose. `notify` is no step of a plan: messages have their own moments."""
+def _as_it_is(expr: str) -> str | None:
+    return expr
+
+
+def plan_of(policy: Policy, steps: tuple[Step, ...], *, fill: Callable[[str], str | None] = _as_it_is) -> Plan:
+    """The plan for the steps that a decision chose. `notify` is no step of a plan: messages have their own moments.
+
+    `fill` puts the values of this alert and job into an expression; one that it can't fill stays as it is, and
+    Prometheus then has no data for it.
+    """
+    expr = fill(policy.expect.expr) if policy.expect.expr else ""
     return Plan(
         steps=tuple(step for step in steps if step.kind is not StepKind.NOTIFY),
         confirm=tuple(item.host for item in policy.confirm if item.host is not None),
-        confirm_exprs=tuple(item.expr for item in policy.confirm if item.expr),
-        expect=policy.expect,
+        confirm_exprs=tuple(fill(item.expr) or item.expr for item in policy.confirm if item.expr),
+        expect=replace(policy.expect, expr=policy.expect.expr if expr is None else expr),
     )
 
 

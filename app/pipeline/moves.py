@@ -11,7 +11,7 @@ from tunewarden.adapters.store.engine import Store
 from tunewarden.adapters.store.wakes import wake
 from tunewarden.domain.message import Notice
 from tunewarden.domain.reason import Reason
-from tunewarden.domain.remediation import ENDING_STATES, Event, Remediation, State, name_of, transition
+from tunewarden.domain.remediation import ENDING_STATES, Effect, Event, Remediation, State, name_of, transition
 from tunewarden.pipeline.outcome import breaker_notice, outcome_notice, restarted_notice
 from tunewarden.ports import Boundary, NoBoundary
 
@@ -35,13 +35,21 @@ def tell_nobody(conn: Connection, notice: Notice, *, remediation_id: str, moment
     """No target is set."""
 
 
+def _room_enough() -> bool:
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Acting:
-    """What acting needs besides rows. `order_expires_s`: how long an agent has to begin an order, in seconds."""
+    """What acting needs besides rows.
+
+    `order_expires_s`: how long an agent has to begin an order, in seconds. `low_on_space`: the service's disk is full.
+    """
 
     boundary: Boundary = NoBoundary()  # noqa: RUF009 - it holds nothing
     tell: Tell = tell_nobody
     order_expires_s: float = 60.0
+    low_on_space: Callable[[], bool] = _room_enough
 
 
 class Moves:
@@ -49,7 +57,7 @@ class Moves:
 
     def __init__(self, acting: Acting | None = None) -> None:
         self.acting = acting or Acting()
-        self._made: list[str] = []
+        self._made: list[tuple[str, Effect]] = []
 
     def move(
         self,
@@ -91,13 +99,13 @@ class Moves:
         )
         self._follow(conn, seen, after, event, now)
         wake(conn, REMEDIATIONS_TOPIC)
-        self._made.append(name)
+        self._made.append((name, row.effect))
         return after
 
     def committed(self) -> None:
-        """To be called after the commit: the outcome of these moves is on disk."""
-        for name in self._made:
-            self.acting.boundary.reach(name, "after_outcome")
+        """To be called after the commit: these moves are on disk. Where an effect is to follow, that was its intent."""
+        for name, effect in self._made:
+            self.acting.boundary.reach(name, "after_outcome" if effect is Effect.NONE else "after_intent")
 
     def _follow(self, conn: Connection, seen: Remediation, after: Remediation, event: Event, now: float) -> None:
         if event in (Event.STEP_DONE, Event.PLAN_DONE, Event.LAUNCHED) or not after.open:

@@ -40,10 +40,12 @@ def begin(conn: Connection, remediation_id: str, now: float, moves: Moves | None
     if remediation is None or remediation.state is not State.DECIDED:
         return
     job = jobs.get(conn, remediation.job_id)
-    refusal = (Event.SUPERSEDED, Reason.JOB_ENDED) if job is None else refusal_of(remediation, job)
-    if refusal is not None or job is None:
-        event, reason = refusal or (Event.SUPERSEDED, Reason.JOB_ENDED)
-        moves.move(conn, remediation, event, now, reason=reason)
+    if job is None:  # jobs are kept as long as their remediations; this guards a store edited by hand
+        moves.move(conn, remediation, Event.SUPERSEDED, now, reason=Reason.JOB_ENDED)
+        return
+    refusal = refusal_of(remediation, job, low_on_space=moves.acting.low_on_space())
+    if refusal is not None:
+        moves.move(conn, remediation, refusal[0], now, reason=refusal[1])
         return
     remediation = skips_on_waiting(remediation, job)
     if begin_of(remediation.plan.steps[remediation.step]) is Begin.COMMAND:

@@ -61,12 +61,14 @@ def end_whatever_runs(conn: Connection, job_id: str, *, cause: str, at: float) -
     conn.execute(update(jobs).where(jobs.c.job_id == job_id).values(**values))
 
 
-def end_waits_that_are_over(conn: Connection, now: float) -> list[str]:
-    """Jobs whose `run` waited long enough are ended; their ids."""
-    done = conn.execute(
-        update(jobs)
-        .where(jobs.c.state == JobState.WAITING.value, jobs.c.waits_until <= now)
-        .values(state=JobState.ENDED.value, waits_until=None)
-        .returning(jobs.c.job_id)
-    )
-    return [row.job_id for row in done]
+def waits_that_are_over(conn: Connection, now: float) -> list[JobNow]:
+    """Jobs whose `run` has waited long enough for an order."""
+    query = select(jobs.c.job_id).where(jobs.c.state == JobState.WAITING.value, jobs.c.waits_until <= now)
+    found = [job_now(conn, row.job_id) for row in conn.execute(query).all()]
+    return [job for job in found if job is not None]
+
+
+def end_wait(conn: Connection, job_id: str) -> None:
+    """Nobody launched the next generation: the job is over, with the cause it had."""
+    values = {"state": JobState.ENDED.value, "waits_until": None}
+    conn.execute(update(jobs).where(jobs.c.job_id == job_id).values(**values))

@@ -117,6 +117,15 @@ def close(conn: Connection, order_id: str, *, now: float) -> None:
     )
 
 
+def withdraw(conn: Connection, order_id: str, *, now: float) -> None:
+    """Take an order back that was not begun."""
+    conn.execute(
+        update(orders)
+        .where(orders.c.order_id == order_id, orders.c.state == OPEN)
+        .values(state=WITHDRAWN, ended_at=now)
+    )
+
+
 def set_phase(conn: Connection, order_id: str, phase: Phase) -> None:
     """Note how far the order has got."""
     conn.execute(update(orders).where(orders.c.order_id == order_id).values(phase=phase.value))
