@@ -301,13 +301,13 @@ class Training:
     def save(self):
         """Write everything that the next step depends on, whole or not at all. Gives the path."""
         self.phase = "checkpoint"
-        self.control.progress(self.report())
+        self.control.progress(self.report(), at_once=True)
         path = self.output / f"state-{self.step:06}.json"
         model = {name: getattr(self.model, name) for name in ("a", "b", "speed_a", "speed_b")}
         text = json.dumps({"step": self.step, "position": self.position, "loss": self.loss, "model": model})
-        self.output.mkdir(parents=True, exist_ok=True)
         partial = Path(f"{path}.partial")
         try:
+            self.output.mkdir(parents=True, exist_ok=True)
             with open(partial, "w", encoding="utf-8") as file:
                 for start in range(0, len(text), 1 + len(text) // 10):
                     file.write(text[start : start + 1 + len(text) // 10])
@@ -315,10 +315,10 @@ class Training:
                     time.sleep(self.config.get("save_seconds", 0) / 10)
                 os.fsync(file.fileno())
             partial.replace(path)
+            self.last_state = {"step": self.step, "path": str(path)}
         finally:
             self.phase = "train"
-        self.last_state = {"step": self.step, "path": str(path)}
-        self.control.progress(self.report(), at_once=True)
+            self.control.progress(self.report(), at_once=True)
         return path
 
     def resume(self):

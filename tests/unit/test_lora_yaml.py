@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tunewarden.domain.reason import Reason
+from tunewarden.domain.tuning import KNOBS
 from tunewarden.errors import Refused
+from tunewarden.trainers.flat_yaml import FILE_KEYS
 from tunewarden.trainers.lora_yaml import adjust_file
 from tunewarden.trainers.recipe import Recipe
 from tunewarden.trainers.table import recognise
@@ -173,7 +175,7 @@ def test_half_the_batch_gets_twice_the_accumulation(config: Path) -> None:
 
 
 def test_no_accumulation_key_is_invented(tmp_path: Path) -> None:
-    """The article's own file has no accumulation key: the plan is refused with both numbers, the place and what to do."""
+    """The article's own file has no accumulation key: refused with both numbers, the place and what to do."""
     config = written(tmp_path, ARTICLE)
 
     refused = refusal_of(recipe_of(config), {"batch_size": "/2"})
@@ -386,3 +388,12 @@ def test_adjusting_takes_a_relative_path(config: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(config.parent)
 
     assert adjust_file(Path("my_lora.yaml"), {"batch_size": "/2"}).config_path == config
+
+
+def test_the_reference_page_lists_every_knob_and_its_key() -> None:
+    """docs/reference/knobs.md has one row for each knob, with the key of the file."""
+    page = (Path(__file__).parents[2] / "docs/reference/knobs.md").read_text(encoding="utf-8")
+    rows = [[cell.strip(" `") for cell in line.split("|")] for line in page.splitlines() if line.startswith("| `")]
+
+    assert {row[1]: row[3] for row in rows if row[1] in FILE_KEYS} == FILE_KEYS
+    assert FILE_KEYS.keys() == KNOBS.keys()
