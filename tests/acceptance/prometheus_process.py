@@ -10,7 +10,8 @@
         prometheus.value("sum(up)")  # 1.0, or None when there is no series
         prometheus.alerts()          # GET /api/v1/alerts
 
-Scrapes and evaluates every second; the first scrape comes up to 5 s after the start, when its discovery has run. `config` replaces the whole generated configuration. Stopped when the block ends.
+Scrapes and evaluates every second; the first scrape comes up to 5 s after the start, when its discovery has run.
+`config` replaces the whole generated configuration. Stopped when the block ends.
 """
 
 import json
