@@ -45,13 +45,9 @@ KNOBS: Mapping[str, KnobKind] = {
     "network_alpha": KnobKind(kind=Kind.COUNT),
 }
 
-# A checkpoint of rank 8 can't be loaded into a network of rank 4: a person's own act only, never a replacement's.
-BREAKS_RESUME = frozenset({"network_dim", "network_alpha"})
-
 _CHANGE = re.compile(r"(?P<op>[/*])(?P<factor>\d{1,6})")
-_COUNT = re.compile(
-    r"0|[1-9]\d{0,8}"
-)  # plain decimal: 010 is eight to a YAML 1.1 reader, 1_000 a word to a YAML 1.2 one
+# Plain decimal: 010 is eight to a YAML 1.1 reader, 1_000 a word to a YAML 1.2 one. Six digits keep `_divisors` quick.
+_COUNT = re.compile(r"0|[1-9]\d{0,5}")
 _SWITCHES: Mapping[str, bool] = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
 
 
@@ -155,6 +151,16 @@ def new_value(knob: str, old: str, asked: str) -> str | Refusal:
     if scaled < kind.minimum:
         return Refusal(reason=Reason.AT_MINIMUM, why=f"{knob} is {count} and can't go below {kind.minimum}")
     return str(scaled)
+
+
+def breaks_resume(knob: str, old: str, new: str) -> bool:
+    """Whether a checkpoint made with `old` can't be loaded with `new`.
+
+    A network of rank 8 doesn't fit one of rank 4; accelerate's load_state wants the scaler that only an fp16 run saves.
+    """
+    if knob in ("network_dim", "network_alpha"):
+        return old != new
+    return knob == "mixed_precision" and new == "fp16" != old
 
 
 def _new_switch(knob: str, old: str, asked: str) -> str | Refusal:

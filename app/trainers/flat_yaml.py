@@ -35,7 +35,7 @@ def plan(
 
     `resuming`: the job goes on from a checkpoint, so knobs that a checkpoint depends on are refused.
     """
-    _refuse_unknown(path, knobs, resuming=resuming)
+    _refuse_faulty(path, knobs)
     document = yaml_splice.parse(data, where=str(path))
     spans = {knob: yaml_splice.locate(document, FILE_KEYS[knob]) for knob in knobs}
     values = _plain_values(path, spans, knobs)
@@ -48,9 +48,12 @@ def plan(
         values |= _as_values(then)
         effective, warnings = (now.effective, then.effective), _warnings(path, line, now, then)
     values = {knob: value for knob, value in values.items() if value != spans[knob].text}
+    changes = _changes(path, spans, values)
+    if resuming:
+        _refuse_unloadable(changes)
     new = yaml_splice.splice(data, {FILE_KEYS[knob]: value for knob, value in values.items()}, where=str(path))
     return ConfigPlan(
-        changes=_changes(path, spans, values),
+        changes=changes,
         diff=_diff(path, data, new),
         config_path=path,
         config_sha256=sha256(data),
@@ -87,16 +90,21 @@ def _changes(path: Path, spans: Mapping[str, yaml_splice.Span], values: Mapping[
     )
 
 
-def _refuse_unknown(path: Path, knobs: Mapping[str, str], *, resuming: bool) -> None:
+def _refuse_faulty(path: Path, knobs: Mapping[str, str]) -> None:
     for knob, asked in knobs.items():
         fault = tuning.fault_of(knob, asked)
         if fault is not None:
             reason = Reason.KNOB_NOT_CHANGEABLE if knob in tuning.KNOBS else Reason.KNOB_NOT_FOUND
             raise Refused(reason, f"{path}:1: {fault}")
-        if resuming and knob in tuning.BREAKS_RESUME:
+
+
+def _refuse_unloadable(changes: tuple[KnobChange, ...]) -> None:
+    for each in changes:
+        if tuning.breaks_resume(each.knob, each.old, each.new):
             raise Refused(
                 Reason.KNOB_NOT_CHANGEABLE,
-                f"{path}:1: no checkpoint can be loaded once {knob} has changed; set it yourself for a new training",
+                f"{each.file}:{each.line}: no checkpoint of {each.knob} {each.old} can be loaded with {each.new}; "
+                "set it yourself for a new training",
             )
 
 

@@ -95,6 +95,8 @@ def recognise(argv: Sequence[str], cwd: Path) -> LoraYaml | None:
     if not word.endswith(_SUFFIXES) or (script.changes_folder and not Path(word).is_absolute()):
         return None
     path = resolved(word, cwd)
+    if not path.is_file():  # reading a pipe would wait for ever
+        return None
     try:
         data = path.read_bytes()
     except OSError:

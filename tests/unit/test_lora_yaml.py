@@ -251,7 +251,9 @@ REFUSALS = [
     ({"cache_latents": "true"}, ("", ""), Reason.KNOB_NOT_FOUND, "no `cache_latents`"),
     ({"learning_rate": "/2"}, ("", ""), Reason.KNOB_NOT_FOUND, "no knob is called `learning_rate`"),
     ({"batch_size": "two"}, ("", ""), Reason.KNOB_NOT_CHANGEABLE, "whole number"),
-    ({"network_dim": "/2"}, ("", ""), Reason.KNOB_NOT_CHANGEABLE, "no checkpoint can be loaded"),
+    ({"network_dim": "/2"}, ("", ""), Reason.KNOB_NOT_CHANGEABLE, ":5: no checkpoint of network_dim 8 can"),
+    ({"mixed_precision": "fp16"}, ('"fp16"', "bf16"), Reason.KNOB_NOT_CHANGEABLE, ":7: no checkpoint of mixed_prec"),
+    ({"batch_size": "/2"}, ("batch_size: 4", "batch_size: 1000000"), Reason.KNOB_NOT_CHANGEABLE, "`1000000`"),
 ]
 
 
