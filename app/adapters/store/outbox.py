@@ -47,6 +47,14 @@ def add(
     return True
 
 
+def state_of(conn: Connection, dedup_key: str) -> dict[str, str] | None:
+    """`state` and, where something went wrong, `text` of one row."""
+    row = conn.execute(select(outbox.c.state, outbox.c.last_error).where(outbox.c.dedup_key == dedup_key)).one_or_none()
+    if row is None:
+        return None
+    return {"state": row.state, **({"text": row.last_error} if row.last_error else {})}
+
+
 def counts(conn: Connection) -> dict[str, int]:
     """How many rows are in each state, and `oldest_pending_at` (epoch seconds, 0 when none is)."""
     found = {row.state: row.n for row in conn.execute(_COUNTS)}
