@@ -63,7 +63,10 @@ class OutboxStore(Protocol):
     """
 
     async def begin(self) -> int:
-        """A new epoch for the caller. Every row found in `sending` becomes pending, due now and possibly repeated."""
+        """A new epoch for the caller. Every row found in `sending` becomes pending and possibly repeated.
+
+        All pending rows become due now: a restart is when a person has repaired something.
+        """
         ...
 
     async def bury_unknown(self, targets: Sequence[str], error: str) -> int:

@@ -49,8 +49,10 @@ class InMemoryOutbox:
         self._epoch += 1
         now = self._clock.now()
         for kept in self._in_state(RowState.SENDING):
-            row = replace(kept.row, next_attempt_at=now, possibly_repeated=True)
+            row = replace(kept.row, possibly_repeated=True)
             self._keep(replace(kept, row=row, state=RowState.PENDING))
+        for kept in self._in_state(RowState.PENDING):
+            self._keep(replace(kept, row=replace(kept.row, next_attempt_at=now)))
         return self._epoch
 
     async def bury_unknown(self, targets: Sequence[str], error: str) -> int:

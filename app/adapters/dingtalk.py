@@ -43,11 +43,19 @@ class DingTalkRobot:
 
     limit_bytes = LIMIT_BYTES
 
-    def __init__(self, target: Target, clock: Clock, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self,
+        target: Target,
+        clock: Clock,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+        total_seconds: float = TOTAL_SECONDS,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         self._address: RobotAddress = robot_address(target)
         self._clock = clock
         self._proxy = _proxy_host(target)
-        self._total_seconds = answer_seconds + TOTAL_SECONDS - ANSWER_SECONDS
+        self._total_seconds = total_seconds
         self._client = httpx.AsyncClient(
             trust_env=False,  # the environment is read in one place, the settings
             proxy=target.proxy.reveal() if target.proxy else None,
@@ -56,6 +64,7 @@ class DingTalkRobot:
             limits=httpx.Limits(max_keepalive_connections=0),
             timeout=httpx.Timeout(answer_seconds, connect=CONNECT_SECONDS),
             follow_redirects=False,
+            transport=transport,
         )
         silence_addresses()
 

@@ -166,11 +166,14 @@ class Lane:
         return True
 
     async def _refused(self, posted: Posted, epoch: int) -> bool:
-        await self._bury(posted.ids, epoch, posted.result.detail)
+        """A refusal of the whole target says nothing about the rows: they wait for a repair, at most a day."""
         self._shape = self._full
-        if not posted.result.whole_target and not self._fault_told:
+        if posted.result.whole_target:
+            return await self._retry(posted, epoch, self._desk.clock.now() + self._desk.limits.block)
+        await self._bury(posted.ids, epoch, posted.result.detail)
+        if not self._fault_told:
             self._fault_told, self.to_tell = True, posted.result.detail  # once: two targets must not tell each other
-        return not posted.result.whole_target
+        return True
 
     def _refused_state(self, posted: Posted) -> RobotState:
         """The robot after a refused post: blocked when it is throttled, or when it refuses everything."""
