@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header, Query
@@ -161,7 +162,8 @@ async def _test_message(deps: ApiDeps, target: str | None) -> Response:
     ends = deps.clock.monotonic() + _TEST_WITHIN_S
     while state["state"] in ("pending", "sending") and deps.clock.monotonic() < ends and not deps.stopping.is_set():
         await asyncio.sleep(_TEST_LOOK_S)
-        state = await deps.store.read(lambda conn: outbox.state_of(conn, key)) or state
+        found = await deps.store.read(partial(outbox.state_of, dedup_key=key))
+        state = state if found is None else found
     return JSONResponse({"target": chosen, **state}, status_code=202)
 
 
