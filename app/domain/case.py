@@ -115,13 +115,13 @@ def facts_of(case: Case) -> dict[str, Any]:
 
 
 def numbers_of(evidence: Evidence, uuid: str | None) -> dict[str, Any]:
-    """What the newest heartbeat measured, by the names that the messages know."""
+    """What the newest heartbeat measured, by the names that the messages know; shares are 0 to 1."""
     heartbeat, card = evidence.fresh_heartbeat, evidence.card(uuid)
     if heartbeat is None:
         return {}
     found = {
         "vram_ratio": card.memory_ratio if card else None,
-        "gpu_utilization": card.utilization if card else None,
+        "gpu_utilization": card.utilization / 100 if card and card.utilization is not None else None,
         "step": heartbeat.job.step,
         "step_rate": heartbeat.job.step_rate,
         "step_rate_median": heartbeat.job.step_rate_median,

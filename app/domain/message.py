@@ -113,4 +113,10 @@ def _change(item: Mapping[str, Any]) -> Change:
 
 def _facts(value: object) -> dict[str, Fact]:
     pairs = value.items() if isinstance(value, Mapping) else ()
-    return {str(name): fact if isinstance(fact, str | int | float) else str(fact) for name, fact in pairs}
+    return {str(name): _fact(fact) for name, fact in pairs}
+
+
+def _fact(value: object) -> Fact:
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value)
+    return value if isinstance(value, str | int | float) else str(value)

@@ -1,5 +1,6 @@
 """What the templates see: a notice's values in the words and number forms of one language."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,8 +13,10 @@ from tunewarden.messages.words import Words, status_of
 TITLE_LIMIT = 40  # characters that a phone previews
 DESCRIPTION_LIMIT = 120
 _JOB_MINIMUM = 12
-_SHARES = frozenset({"vram_ratio", "cpu_busy", "cpu_iowait", "disk_busy", "data_wait_share", "host_memory_ratio"})
-_PERCENTS = frozenset({"gpu_utilization"})
+_LIST = re.compile(r"\s*[+,]\s*")
+_SHARES = frozenset(
+    {"vram_ratio", "gpu_utilization", "cpu_busy", "cpu_iowait", "disk_busy", "data_wait_share", "host_memory_ratio"}
+)
 
 # The facts that templates name. One that is absent is an empty string, so a template asks `if` and nothing else.
 _PLAIN_FACTS = (
@@ -28,6 +31,7 @@ _PLAIN_FACTS = (
     "effective_batch_after",
     "config_path",
     "exit_status",
+    "names",
     "unsaved_steps",
     "detail",
     "target",
@@ -52,14 +56,15 @@ def view_of(thread: Sequence[Notice], words: Words, *, plain: bool) -> dict[str,
         "why": words.reasons.get(notice.reason, notice.reason.value),
         "earlier": _earlier(thread, words),
         "mention": notice.mention,
-        "action": words.separator.join(_word(words.actions, step) for step in str(facts.get("action", "")).split("+")),
+        "action": _listed(words, words.actions, facts.get("action", facts.get("would_have", ""))),
+        "missing": _listed(words, words.numbers, facts.get("missing", "")),
         "cause": _word(words.causes, facts.get("cause")),
         "ended": _word(words.ends, facts.get("ended")),
         "sign": _word(words.signs, facts.get("second_sign")),
         "observed": notice.reason is Reason.OBSERVE_MODE,
         "changes": words.separator.join(_change(change) for change in notice.changes),
         "numbers": _numbers(notice.numbers, words),
-        "vram": _number("vram_ratio", facts["vram_ratio"]) if "vram_ratio" in facts else "",
+        "vram": _number("vram_ratio", vram) if (vram := {**notice.numbers, **facts}.get("vram_ratio")) else "",
         "resume_command": Long(facts.get("resume_command", "")),
         "description": "" if plain else clip_end(str(facts.get("description", "")), DESCRIPTION_LIMIT),
         "link": None if plain else _link(facts.get("url")),
@@ -83,6 +88,11 @@ def _earlier(thread: Sequence[Notice], words: Words) -> str:
     return words.reasons.get(thread[0].reason, thread[0].reason.value) if len(thread) > 1 else ""
 
 
+def _listed(words: Words, table: Mapping[str, str], names: Fact) -> str:
+    """Names joined by `+` or a comma, each in words."""
+    return words.separator.join(_word(table, name) for name in _LIST.split(str(names)))
+
+
 def _word(table: Mapping[str, str], name: Fact | None) -> str:
     return table.get(str(name), str(name)) if name not in (None, "") else ""
 
@@ -97,7 +107,8 @@ def _change(change: Change) -> str:
 
 
 def _numbers(numbers: Mapping[str, Fact], words: Words) -> str:
-    return words.separator.join(f"{words.numbers.get(name, name)} {_number(name, n)}" for name, n in numbers.items())
+    shown = {name: value for name, value in numbers.items() if name != "vram_ratio"}  # that one is in the first line
+    return words.separator.join(f"{words.numbers.get(name, name)} {_number(name, n)}" for name, n in shown.items())
 
 
 def _number(name: str, value: Fact) -> str:
@@ -105,8 +116,6 @@ def _number(name: str, value: Fact) -> str:
         return value
     if name in _SHARES:
         return f"{value * 100:.0f} %"
-    if name in _PERCENTS:
-        return f"{value:.0f} %"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

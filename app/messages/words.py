@@ -24,6 +24,7 @@ class Status(StrEnum):
     WOULD_ACT = "would_act"
     FINISHED = "finished"
     ENDED = "ended"
+    LOST = "lost"
     RESOLVED = "resolved"
     NOTICE = "notice"
     SELF_ALERT = "self_alert"
@@ -76,6 +77,7 @@ _OUTCOMES: Mapping[Reason, Status] = {
 _NOTICES: Mapping[Reason, Status] = {
     Reason.OBSERVE_MODE: Status.WOULD_ACT,
     Reason.RESOLVED: Status.RESOLVED,
+    Reason.JOB_LOST: Status.LOST,
 }
 
 

@@ -61,7 +61,7 @@ IDLE = Notice(
     short_id="E-12",
     job_name="cat-lora",
     alert_name="GpuUtilizationLow",
-    numbers={"gpu_utilization": 21.0, "data_wait_share": 0.72},
+    numbers={"gpu_utilization": 0.21, "data_wait_share": 0.72},
     facts={"cause": "loader"},
 )
 OBSERVED = Notice(

@@ -127,9 +127,11 @@ def _begin(conn: Connection, now: float) -> int:
     conn.execute(
         update(outbox)
         .where(outbox.c.state == RowState.SENDING.value)
-        .values(state=RowState.PENDING.value, next_attempt_at=now, possibly_repeated=True)
+        .values(state=RowState.PENDING.value, possibly_repeated=True)
     )
-    conn.execute(update(outbox).where(outbox.c.state == RowState.PENDING.value).values(epoch=epoch))
+    # A restart is when a person has repaired something: all that waits is due.
+    pending = update(outbox).where(outbox.c.state == RowState.PENDING.value)
+    conn.execute(pending.values(epoch=epoch, next_attempt_at=now))
     return epoch
 
 
