@@ -26,7 +26,6 @@ from tunewarden.supervisor.keeper_log import OomWatch, OutputLog
 from tunewarden.supervisor.keeper_signals import Signals, stop_ourselves
 from tunewarden.supervisor.keeper_streams import Source, stay_open, wire
 from tunewarden.supervisor.run_folder import RunFolder, write_identity
-from tunewarden.supervisor.terminal import copy_size
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ALONE_S = 10.0  # after the job's end, how long an agent may take to come back before the run ends without one
@@ -74,13 +73,11 @@ class Keeper:
             self._say(f"tunewarden: can't start {self._spec['argv'][0]}: {error.strerror}")
             self._close(127 if isinstance(error, FileNotFoundError | NotADirectoryError) else 126)
         try:
-            if self._wiring.keys is not None:
-                self._wiring.keys.terminal.take()
+            self._wiring.take_terminal()
             while not self._over():
                 self._turn()
         finally:
-            if self._wiring.keys is not None:
-                self._wiring.keys.terminal.give_back()
+            self._wiring.give_back_terminal()
         with contextlib.suppress(OSError):
             self._folder.lock_file.unlink()
         return self._exit_code or 0
@@ -90,6 +87,8 @@ class Keeper:
     def _turn(self) -> None:
         """One turn: what time has brought, then the events."""
         self._advance(time.monotonic())
+        if self._over():
+            return
         waits_for = self._interest()
         poll = select.poll()
         for fd, events in waits_for.items():
@@ -160,10 +159,10 @@ class Keeper:
         """How long the next turn may wait: for ever, unless something falls due."""
         now = time.monotonic()
         due: list[float] = []
-        if self._exit_code is not None:
-            due.append(self._closed_at + _LEAVE_S)
-        elif self._agent.pid is None:
+        if self._agent.pid is None and self._exit_code is None:
             due.append(self._agent.next_start)
+        elif self._agent.pid is not None and self._exit_code is not None:
+            due.append(self._closed_at + _LEAVE_S)
         if self._agent.deaf_until is not None:
             due.append(self._agent.deaf_until)
         return max(0.0, min(due) - now) * 1000 + 1 if due else None
@@ -171,7 +170,7 @@ class Keeper:
     def _over(self) -> bool:
         if self._exit_code is None:
             return False
-        return self._agent.pid is None and not any(sink.waiting for sink in self._wiring.sinks)
+        return self._agent.pid is None and not self._wiring.waiting
 
     # The job
 
@@ -219,11 +218,11 @@ class Keeper:
             case signal.SIGQUIT:
                 self._job.signal_all(signal.SIGQUIT, self._agent.pid)
             case signal.SIGHUP:
-                self._hang_up()
+                self._wiring.hang_up()  # SSH drop: the job goes on, its output goes to the log
             case signal.SIGTSTP:
                 self._suspend()
             case signal.SIGCONT | signal.SIGWINCH:
-                self._take_terminal()
+                self._wiring.take_terminal()
 
     def _interrupt(self) -> None:
         """Ctrl-C: the agent's to answer. Without one, or after three, the keeper acts itself."""
@@ -242,28 +241,13 @@ class Keeper:
         if not self._agent.send({"type": "terminate"}):
             self._job.signal_all(signal.SIGTERM, self._agent.pid)
 
-    def _hang_up(self) -> None:
-        """The terminal is gone (SSH drop): the job goes on, its output goes to the log."""
-        for sink in self._wiring.sinks:
-            if sink.terminal:
-                sink.lose()
-        if self._wiring.keys is not None:
-            self._wiring.keys.terminal.gone = True
-
     def _suspend(self) -> None:
         """Ctrl-Z: the job stops, then we; both go on together."""
         frozen = freeze(self._job.members(self._agent.pid))
-        if self._wiring.keys is not None:
-            self._wiring.keys.terminal.give_back()
+        self._wiring.give_back_terminal()
         stop_ourselves()
-        self._take_terminal()
+        self._wiring.take_terminal()
         thaw(frozen)
-
-    def _take_terminal(self) -> None:
-        if self._wiring.keys is not None:
-            self._wiring.keys.terminal.take()
-        if self._wiring.master is not None:
-            copy_size(self._wiring.like, self._wiring.master)
 
     # What comes from the agent
 
@@ -279,7 +263,8 @@ class Keeper:
                 self._log.write(f"tunewarden: the agent said what the keeper doesn't know: {message}\n".encode())
 
     def _relaunch(self, generation: int, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
-        error = self._job.relaunch(generation, argv, env, cwd)
+        over = "the run is over" if self._finish_code is not None or self._exit_code is not None else None
+        error = over or self._job.relaunch(generation, argv, env, cwd)
         if error is None:
             self._agent.send({"type": "launched", **self._job.started})
         else:
@@ -287,11 +272,10 @@ class Keeper:
 
     def _say(self, text: str) -> None:
         """Show lines on the person's terminal, and keep them in the log. What could move the cursor is taken out."""
-        keys = self._wiring.keys
         for line in text.splitlines():
             shown = "".join(letter if letter.isprintable() else " " for letter in line)
             self._log.write(f"{shown}\n".encode("utf-8", "replace"))
-            self._wiring.said.put_line(shown, raw=keys is not None and keys.terminal.raw and self._wiring.said.terminal)
+            self._wiring.say(shown)
 
     def _close(self, exit_code: int) -> None:
         """The run is over: what is still in the pipes goes out, then we end."""
