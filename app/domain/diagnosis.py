@@ -1,6 +1,7 @@
 """Why a card is hardly used: one cause, and the numbers that decided. docs/reference/alerts.md prints these rules.
 
-The numbers come from Prometheus over the window of the alert. Without one of its inputs a cause is a guess, so it is unknown.
+The numbers come from Prometheus over the window of the alert. Without one of its inputs a cause is a guess, so it is
+unknown.
 """
 
 import math
@@ -12,7 +13,8 @@ from string import Template
 NO_LONGER_IDLE = 0.5  # utilisation: from here on nothing needs an explanation
 MOSTLY_WAITING = 0.5  # share of the step time that waits for data
 CPU_SATURATED = 0.9
-CORES_AT_WORK = 0.5  # a job below this doesn't compute on the CPU: it sleeps or is blocked
+WANTS_CPU = 0.15  # cores: on a full host a job that wants more may get no more than this; one that sleeps uses less
+COMPUTES = 0.5  # cores: a job below this spends its time asleep or blocked
 DISK_SATURATED = 0.7
 WAITS_FOR_DISK = 0.25  # iowait
 READS_FROM_STORAGE = 64 * 1024.0  # bytes a second: more than a log or a config
@@ -72,10 +74,9 @@ def queries(*, uuid: str, node: str, training_job_id: str, window: str) -> dict[
 
 
 def diagnose(numbers: Mapping[str, float | None]) -> Diagnosis:
-    """The cause that the numbers (keys as in DIAGNOSIS_QUERIES) show. NaN, which Prometheus gives for 0 / 0, is missing."""
-    known = {
-        name: value for name in DIAGNOSIS_QUERIES if (value := numbers.get(name)) is not None and math.isfinite(value)
-    }
+    """The cause that the numbers show; keys as in DIAGNOSIS_QUERIES. NaN, Prometheus's answer to 0 / 0, is missing."""
+    measured = ((name, numbers.get(name)) for name in DIAGNOSIS_QUERIES)
+    known = {name: value for name, value in measured if value is not None and math.isfinite(value)}
     no_steps = known.get("step_rate") == 0.0
     missing = tuple(name for name in DIAGNOSIS_QUERIES if name not in known and not (no_steps and name in _OF_STEPS))
     cause = Cause.UNKNOWN if missing else _cause(known, no_steps=no_steps)
@@ -94,12 +95,12 @@ def _cause(known: Mapping[str, float], *, no_steps: bool) -> Cause:
 
 
 def _what_data_wait_for(known: Mapping[str, float]) -> Cause:
-    """The job's own CPU use counts, not the host's alone: neighbours that load the host don't make a sleeping loader slow."""
-    works = known["job_cpu_cores"] >= CORES_AT_WORK
-    if known["cpu_busy"] >= CPU_SATURATED and works:
+    """The job's own CPU use counts too: neighbours that load the host are not why a sleeping loader is slow."""
+    cores = known["job_cpu_cores"]
+    if known["cpu_busy"] >= CPU_SATURATED and cores >= WANTS_CPU:
         return Cause.CPU
     disk_is_slow = known["disk_busy"] >= DISK_SATURATED or known["cpu_iowait"] >= WAITS_FOR_DISK
-    if known["job_read_rate"] >= READS_FROM_STORAGE and (disk_is_slow or not works):
+    if known["job_read_rate"] >= READS_FROM_STORAGE and (disk_is_slow or cores < COMPUTES):
         return Cause.DISK
     return Cause.LOADER
 

@@ -1,4 +1,4 @@
-"""The causes of low utilisation, as a table; real processes provoke each in tests/acceptance/test_diagnosis_prometheus.py."""
+"""The causes of low utilisation, as a table. Real processes provoke each in tests/acceptance."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ WAITING = {
     "cpu_busy": 0.3,
     "cpu_iowait": 0.0,
     "disk_busy": 0.1,
-    "job_cpu_cores": 0.1,
+    "job_cpu_cores": 0.05,
     "job_read_rate": 0.0,
     "step_rate": 2.0,
     "step_seconds": 0.5,
@@ -27,10 +27,13 @@ WAITING = {
         ({"data_wait_share": 0.5}, Cause.LOADER),
         ({"cpu_busy": 1.0}, Cause.LOADER),  # neighbours load the host; this job sleeps
         ({"job_cpu_cores": 1.0}, Cause.LOADER),  # one busy worker, a host with CPUs to spare
-        ({"cpu_busy": 0.9, "job_cpu_cores": 0.5}, Cause.CPU),
+        ({"cpu_busy": 0.9, "job_cpu_cores": 0.15}, Cause.CPU),
+        ({"cpu_busy": 1.0, "job_cpu_cores": 0.14}, Cause.LOADER),
         ({"cpu_busy": 0.89, "job_cpu_cores": 2.0}, Cause.LOADER),
         ({"cpu_busy": 0.95, "job_cpu_cores": 2.0, "job_read_rate": 1e8, "disk_busy": 1.0}, Cause.CPU),
         ({"job_read_rate": 65536.0}, Cause.DISK),  # blocked in its reads
+        ({"job_read_rate": 65536.0, "job_cpu_cores": 0.49}, Cause.DISK),
+        ({"job_read_rate": 65536.0, "job_cpu_cores": 0.5}, Cause.LOADER),
         ({"job_read_rate": 65535.0}, Cause.LOADER),
         ({"job_read_rate": 1e8, "job_cpu_cores": 1.0}, Cause.LOADER),  # it reads, and decoding is what takes the time
         ({"job_read_rate": 1e8, "job_cpu_cores": 1.0, "disk_busy": 0.7}, Cause.DISK),
