@@ -6,7 +6,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tunewarden.supervisor.terminal import Terminal, open_pty
+from tunewarden.supervisor.terminal import Terminal, copy_size, open_pty
 
 _QUEUE_BYTES = 256 << 10  # of one output; when it is full the job waits, as it would without us
 _READ_BYTES = 64 << 10
@@ -146,6 +146,35 @@ class Wiring:
     master: int | None
     like: int  # the terminal whose size the pty has
     keys: Keys | None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether some output is still to be written."""
+        return any(sink.waiting for sink in self.sinks)
+
+    def take_terminal(self) -> None:
+        """Make the person's terminal raw where it is ours to read, and give its size to the job."""
+        if self.keys is not None:
+            self.keys.terminal.take()
+        if self.master is not None:
+            copy_size(self.like, self.master)
+
+    def give_back_terminal(self) -> None:
+        """Restore the modes of the person's terminal."""
+        if self.keys is not None:
+            self.keys.terminal.give_back()
+
+    def hang_up(self) -> None:
+        """The terminal is gone: nothing is written to it or read from it any more."""
+        for sink in self.sinks:
+            if sink.terminal:
+                sink.lose()
+        if self.keys is not None:
+            self.keys.terminal.gone = True
+
+    def say(self, line: str) -> None:
+        """A line of our own for the person."""
+        self.said.put_line(line, raw=self.said.terminal and self.keys is not None and self.keys.terminal.raw)
 
 
 def wire() -> Wiring:
