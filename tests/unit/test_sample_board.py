@@ -18,6 +18,7 @@ from tunewarden.domain.job import Gpu, Job, JobState
 from tunewarden.domain.sample import Heartbeat
 
 JOBS_API = Path(__file__).parents[2] / "docs" / "reference" / "jobs-api.md"
+METRICS = JOBS_API.with_name("metrics.md")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -228,12 +229,24 @@ def test_labels_with_quotes_and_newlines_stay_one_value() -> None:
     assert names == {name}
 
 
-def test_promtool_complains_of_the_articles_name_only() -> None:
-    """`promtool check metrics` on all that can be shown: gpu_memory_total is named as the article names it."""
+def everything() -> bytes:
+    """All that can be shown of one job."""
     board = SampleBoard()
     board.put(job(), Heartbeat.from_wire({**documented(), "job": {**documented()["job"], "resumed_step": 3}}), 0.0)
-    text = exposition(board, CollectorRegistry(), 0.0)
-    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    return exposition(board, CollectorRegistry(), 0.0)
+
+
+def test_the_reference_page_lists_what_is_shown() -> None:
+    """Every name of /metrics is on the page, and the page names nothing else of ours."""
+    shown = set(re.findall(rb"^# TYPE (\w+)", everything(), re.MULTILINE))
+    page = set(re.findall(r"`((?:gpu|pytorch|tunewarden)_\w+)", METRICS.read_text(encoding="utf-8")))
+
+    assert page == {name.decode() for name in shown}
+
+
+def test_promtool_complains_of_the_articles_name_only() -> None:
+    """`promtool check metrics` on all that can be shown: gpu_memory_total is named as the article names it."""
+    checked = subprocess.run(["promtool", "check", "metrics"], input=everything(), capture_output=True, check=False)
 
     assert checked.stderr.decode().splitlines() + checked.stdout.decode().splitlines() == [
         'gpu_memory_total non-counter metrics should not have "_total" suffix'
