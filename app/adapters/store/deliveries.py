@@ -101,3 +101,8 @@ def mark_bad(conn: Connection, delivery_id: int, error: str) -> None:
 def count_open(conn: Connection) -> int:
     """How many deliveries wait."""
     return int(conn.scalar(select(func.count()).select_from(deliveries).where(deliveries.c.state.in_(_OPEN))) or 0)
+
+
+def note_error(conn: Connection, delivery_id: int, error: str) -> None:
+    """Say beside a delivery what went wrong with a part of it."""
+    conn.execute(update(deliveries).where(deliveries.c.delivery_id == delivery_id).values(error=error[:2000]))

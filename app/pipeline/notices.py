@@ -1,0 +1,96 @@
+"""What a person is told about a decision: one notice, by the names of docs/reference/messages.md."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tunewarden.domain.alert import Alert
+from tunewarden.domain.decision import Decision, Verdict
+from tunewarden.domain.job import Job
+from tunewarden.domain.message import Fact, Notice, NoticeKind, Severity
+from tunewarden.domain.policy import StepKind
+from tunewarden.domain.reason import Reason
+
+_NUMBERS = frozenset({"vram_ratio", "gpu_utilization", "step_rate", "step_rate_median"})
+# Nothing goes on by itself here: a person must act.
+_NEEDS_A_PERSON = frozenset(
+    {
+        Reason.JOB_BUDGET_SPENT,
+        Reason.HOURLY_BUDGET_SPENT,
+        Reason.FLEET_SHARE_SPENT,
+        Reason.BREAKER_OPEN,
+        Reason.JOB_LOST,
+    }
+)
+_FROM_ANNOTATIONS = ("step", "total_steps", "exit_status", "checkpoint", "unsaved_steps")
+
+
+def decision_notice(decision: Decision, alert: Alert, job: Job | None, short_id: str) -> Notice:
+    """The message of one decision: `decided` where a remediation begins, else a single notice."""
+    urgent = decision.reason in _NEEDS_A_PERSON
+    return Notice(
+        kind=NoticeKind.DECIDED if decision.verdict is Verdict.ACT else NoticeKind.NOTICE,
+        reason=decision.reason,
+        short_id=short_id,
+        job_name=job.name if job else alert.labels.get("training_job", ""),
+        node=job.node if job else alert.labels.get("node", ""),
+        alert_name=alert.name,
+        severity=Severity.CRITICAL if urgent else _severity(alert),
+        mention=urgent,
+        numbers={name: value for name, value in _plain(decision.facts).items() if name in _NUMBERS},
+        facts=_facts(decision, alert),
+    )
+
+
+def breaker_opened(reason: Reason, job: Job, remediation_id: str) -> Notice:
+    """A cap is reached: nothing acts until a person closes the breaker."""
+    return Notice(
+        kind=NoticeKind.SELF_ALERT,
+        reason=reason,
+        short_id=remediation_id,
+        job_name=job.name,
+        node=job.node,
+        severity=Severity.CRITICAL,
+        mention=True,
+        facts={"detail": f"the last one allowed is {remediation_id}; `tunewarden breaker close` closes the breaker"},
+    )
+
+
+def _facts(decision: Decision, alert: Alert) -> dict[str, Fact]:
+    facts = {name: value for name, value in _plain(decision.facts).items() if name not in _NUMBERS}
+    for name in _FROM_ANNOTATIONS:
+        if alert.annotations.get(name):
+            facts.setdefault(name, alert.annotations[name])
+    if alert.labels.get("cause") and alert.labels.get("generation"):  # an agent's event
+        facts |= {"ended": alert.labels["cause"], "generation": alert.labels["generation"]}
+    if detail := _detail(decision.facts):
+        facts["detail"] = detail
+    action = _action(decision)
+    described = alert.annotations.get("description") or alert.annotations.get("summary") or ""
+    named = {"policy": decision.policy, "action": action, "description": described, "url": alert.generator_url}
+    return facts | {name: value for name, value in named.items() if value}
+
+
+def _action(decision: Decision) -> str:
+    would_have = decision.facts.get("would_have")
+    if decision.verdict is not Verdict.ACT and isinstance(would_have, list):
+        return "+".join(would_have)
+    return "+".join(step.kind.value for step in decision.steps if step.kind is not StepKind.NOTIFY)
+
+
+def _detail(facts: Mapping[str, Any]) -> str:
+    """Lists as one line: the jobs or processes that were meant, the attempts that were made."""
+    found = [str(facts["detail"])] if facts.get("detail") else []
+    for name in ("names", "attempts"):
+        if isinstance(facts.get(name), list):
+            found.append(", ".join(facts[name]))
+    return "; ".join(found)
+
+
+def _severity(alert: Alert) -> Severity:
+    known = {member.value: member for member in Severity}
+    return known.get(alert.labels.get("severity", ""), Severity.WARNING)
+
+
+def _plain(facts: Mapping[str, Any]) -> dict[str, Fact]:
+    found = {name: value for name, value in facts.items() if isinstance(value, str | int | float)}
+    return {name: value for name, value in found.items() if not isinstance(value, bool)}
