@@ -1,5 +1,6 @@
 """The cards as the driver tells them (nvidia-ml-py). One lost card or one missing value never hides the rest."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -56,12 +57,18 @@ class NvmlSource:
         try:
             readings = self._read_all()
         except pynvml.NVMLError as error:
-            self._ready = self._ready and error.value not in _REINIT
+            if error.value in _REINIT:
+                self._begin_again()
             readings = Readings(errors=(_say("NVML", error),))
         except Exception:  # noqa: BLE001 - the loop boundary of this thread: one bad answer must not end the sampling
             _log.exception("reading the cards failed")
             readings = Readings(errors=("reading the cards failed; the agent's log has the traceback",))
         self._last = (self._clock(), readings)
+
+    def _begin_again(self) -> None:
+        self._ready = False
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
 
     def _read_all(self) -> Readings:
         if not self._ready:

@@ -5,16 +5,19 @@ are gone.
 """
 
 import hashlib
+import os
 import re
 import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tunewarden.sampling.process import ProcessUse, process_use
+from tunewarden.processes.identity import ProcessId, Stat, read_stat
+from tunewarden.sampling.process import process_name
 from tunewarden.sampling.reading import GpuProcess, GpuReading, Readings
 
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_TICKS = os.sysconf("SC_CLK_TCK")
 _SPEC = re.compile(r"(\d+(?:\.\d+)?)(\w+)/(\d+(?:\.\d+)?)(\w+)(?:@(\d))?")
 
 
@@ -59,13 +62,13 @@ class SimulatedGpu:
         self._pids = pids
         self._workers = workers
         self._clock = clock
-        self._last: tuple[float, dict[tuple[int, int], float]] | None = None
+        self._last: tuple[float, dict[ProcessId, int]] | None = None
 
     def read(self) -> Readings:
         card = self._card
-        uses = [use for use in map(process_use, self._pids()) if use is not None]
+        uses = _running(self._pids())
         scale = card.total / card.full_at
-        used = min(card.total, int(sum(use.rss for use in uses) * scale))
+        used = min(card.total, int(sum(use.rss_bytes for use in uses) * scale))
         reading = GpuReading(
             uuid=card.uuid,
             index=card.index,
@@ -74,19 +77,27 @@ class SimulatedGpu:
             memory_free=card.total - used,
             memory_total=card.total,
             utilization=self._utilization(),
-            processes=tuple(GpuProcess(pid=use.pid, memory=int(use.rss * scale), name=use.name) for use in uses),
+            processes=tuple(
+                GpuProcess(pid=use.id.pid, memory=int(use.rss_bytes * scale), name=process_name(use.id.pid))
+                for use in uses
+            ),
         )
         return Readings(gpus=(reading,))
 
     def _utilization(self) -> float | None:
         """The busiest worker's CPU share since the last read, 0 to 100; None at the first read."""
         now = self._clock()
-        uses: list[ProcessUse] = [use for use in map(process_use, self._workers()) if use is not None]
-        before, self._last = self._last, (now, {(use.pid, use.started): use.cpu_seconds for use in uses})
+        ticks = {use.id: use.cpu_ticks for use in _running(self._workers())}
+        before, self._last = self._last, (now, ticks)
         if before is None or now <= before[0]:
             return None
-        spent = (use.cpu_seconds - before[1].get((use.pid, use.started), 0.0) for use in uses)
+        spent = ((used - before[1].get(process, 0)) / _TICKS for process, used in ticks.items())
         return min(100.0, 100.0 * max(spent, default=0.0) / (now - before[0]))
+
+
+def _running(pids: Iterable[int]) -> list[Stat]:
+    """Those that live: a zombie holds nothing."""
+    return [stat for stat in map(read_stat, pids) if stat is not None and stat.running]
 
 
 def _how_to_write(text: str) -> str:

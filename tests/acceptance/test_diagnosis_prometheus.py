@@ -30,7 +30,6 @@ from tunewarden.domain.job import Gpu, Job, JobState
 from tunewarden.domain.sample import Heartbeat
 from tunewarden.sampling.gpu import GpuSource, open_gpu_source
 from tunewarden.sampling.host import HostReading, HostSampler
-from tunewarden.sampling.process import process_use
 from tunewarden.sampling.simulated import SimulatedCard
 
 PROGRAM = Path(__file__).with_name("provoked_job.py")
@@ -88,12 +87,12 @@ class ProvokedJob:
     def _use(self) -> dict[str, Any]:
         """CPU cores since the last look, and the bytes that came from storage."""
         now = time.monotonic()
-        uses = [use for use in map(process_use, self.pids()) if use is not None]
-        seconds = sum(use.cpu_seconds for use in uses)
+        processes = [psutil.Process(pid) for pid in self.pids()]
+        seconds = sum(sum(process.cpu_times()[:2]) for process in processes)
         before, self._cpu = self._cpu, (now, seconds)
         return {
             "cpu_cores": None if before is None else max(0.0, (seconds - before[1]) / (now - before[0])),
-            "read_bytes": sum(psutil.Process(use.pid).io_counters().read_bytes for use in uses),
+            "read_bytes": sum(process.io_counters().read_bytes for process in processes),
         }
 
 

@@ -1,6 +1,8 @@
 """How busy a host is, from hand-written and from real /proc files."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,14 @@ def test_the_real_host_gives_real_numbers() -> None:
 
     assert reading.memory_total == pytest.approx(pages, rel=0.05)
     assert reading.memory_available is not None and 0 < reading.memory_available <= reading.memory_total
+
+
+def test_the_samplers_are_light_to_import() -> None:
+    """The agent runs beside the training: no pydantic, and no pynvml where there is no driver."""
+    code = (
+        "import sys, tunewarden.sampling.gpu as gpu, tunewarden.sampling.host; "
+        "gpu.open_gpu_source(None, lambda: []); print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert {"pydantic", "pynvml", "psutil", "asyncio"}.isdisjoint(loaded)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from tests.acceptance.real_process import eventually
@@ -119,14 +120,11 @@ def test_utilization_is_the_cpu_share_of_the_workers() -> None:
 
 def spin_until_it_used(pid: int, seconds: float) -> float:
     """Wait until the process has had so much more CPU time."""
-    from tunewarden.sampling.process import process_use
-
-    start = process_use(pid)
-    assert start is not None
+    start = psutil.Process(pid).cpu_times().user
 
     def more() -> float:
-        use = process_use(pid)
-        return 0.0 if use is None or use.cpu_seconds - start.cpu_seconds < seconds else use.cpu_seconds
+        used: float = psutil.Process(pid).cpu_times().user - start
+        return used if used >= seconds else 0.0
 
     return eventually(more)
 
