@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tunewarden.adapters.policy_parts import duration, expression, host_check, read_confirmation, read_sign, read_step
 from tunewarden.adapters.yaml_fields import Faults, Fields, count_of, load_tree, text_of, texts_of, truth_of
@@ -26,12 +26,14 @@ _MOST_NAME = 128
 _EXAMPLE = """alertname="GpuMemoryNearlyFull\""""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Override:
-    """What the settings change in one policy."""
+class Override(Protocol):
+    """What the settings change in one policy; None: as the file has it."""
 
-    mode: Mode | None = None
-    enabled: bool | None = None
+    @property
+    def mode(self) -> Mode | None: ...
+
+    @property
+    def enabled(self) -> bool | None: ...
 
 
 def load_policies(
@@ -59,6 +61,17 @@ def load_policies(
     if faults:
         raise FaultsFound(faults)
     return tuple(_overridden(policy, changed.get(policy.name)) for policy in policies)
+
+
+def policy_faults(
+    dirs: Sequence[Path], overrides: Mapping[str, Override] | None = None, limits: Limits | None = None
+) -> list[str]:
+    """What load_policies would raise, for `check`: empty when all is well."""
+    try:
+        load_policies(dirs, overrides, limits)
+    except FaultsFound as found:
+        return found.faults
+    return []
 
 
 def read_policy(path: Path, faults: list[str], limits: Limits) -> Policy | None:

@@ -5,12 +5,14 @@ from typing import Any
 
 from tunewarden.domain.alert import Alert
 from tunewarden.domain.decision import Decision, Verdict
+from tunewarden.domain.diagnosis import DIAGNOSIS_QUERIES
 from tunewarden.domain.job import Job
 from tunewarden.domain.message import Fact, Notice, NoticeKind, Severity
 from tunewarden.domain.policy import StepKind
 from tunewarden.domain.reason import Reason
 
-_NUMBERS = frozenset({"vram_ratio", "gpu_utilization", "step_rate", "step_rate_median"})
+_NUMBERS = frozenset({"vram_ratio", "step_rate_median", *DIAGNOSIS_QUERIES})
+_LISTS = ("names", "missing")  # shown by name; attempts are told as the detail
 # Nothing goes on by itself here: a person must act.
 _NEEDS_A_PERSON = frozenset(
     {
@@ -57,6 +59,9 @@ def breaker_opened(reason: Reason, job: Job, remediation_id: str) -> Notice:
 
 def _facts(decision: Decision, alert: Alert) -> dict[str, Fact]:
     facts = {name: value for name, value in _plain(decision.facts).items() if name not in _NUMBERS}
+    for name in _LISTS:
+        if isinstance(items := decision.facts.get(name), list) and items:
+            facts[name] = ", ".join(items)
     for name in _FROM_ANNOTATIONS:
         if alert.annotations.get(name):
             facts.setdefault(name, alert.annotations[name])
@@ -78,11 +83,10 @@ def _action(decision: Decision) -> str:
 
 
 def _detail(facts: Mapping[str, Any]) -> str:
-    """Lists as one line: the jobs or processes that were meant, the attempts that were made."""
+    """Why it could not be confirmed, and the attempts that were made."""
     found = [str(facts["detail"])] if facts.get("detail") else []
-    for name in ("names", "attempts"):
-        if isinstance(facts.get(name), list):
-            found.append(", ".join(facts[name]))
+    if isinstance(facts.get("attempts"), list):
+        found.append(", ".join(facts["attempts"]))
     return "; ".join(found)
 
 
