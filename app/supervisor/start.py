@@ -20,6 +20,7 @@ from typing import NoReturn
 from tunewarden.errors import SettingsError
 from tunewarden.processes.identity import alive
 from tunewarden.supervisor.keeper_launch import environment_at_start
+from tunewarden.supervisor.keeper_streams import stay_open
 from tunewarden.supervisor.run_folder import RunFolder, lock_file, read_identity, write_json
 
 NAME_CHARACTERS = 64
@@ -62,6 +63,7 @@ def prepare(
 
     Raises SettingsError when the name can't be used or is taken by a living run, CommandNotFound without the command.
     """
+    stay_open()
     cwd = _current_directory()
     _check_command(argv)
     job_id = secrets.token_hex(6)
@@ -100,8 +102,9 @@ def exec_keeper(prepared: Prepared, *, agent_argv: Sequence[str] = ()) -> NoRetu
     words = [str(prepared.folder.path), str(prepared.lock_fd), *agent_argv]
     # -E and -P: the user's PYTHONPATH and working directory may hold modules of the same names as the keeper's.
     keeper = [sys.executable, "-E", "-P", "-m", "tunewarden.supervisor.keeper"]
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # the person may have closed it
+            stream.flush()
     os.execve(sys.executable, [*keeper, *words], environment_at_start())  # noqa: S606 - the point is to have no shell
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -25,6 +26,7 @@ for step in range(1, 1200):
     print("step", step, "x" * 4000, flush=True)
     time.sleep(0.05)
 """
+IGN = "grep SigIgn /proc/self/status; sleep 1"
 SLEEP = "import time; time.sleep(600)"
 
 
@@ -184,6 +186,35 @@ def test_signals_of_the_job_are_as_a_shell_gives_them(tmp_path: Path) -> None:
         run.ends()
 
         assert run.log() == b"SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"
+
+
+@pytest.mark.parametrize("closing", ["<&-", "<&- >&- 2>&-"])
+def test_streams_that_the_person_has_closed_cost_nothing(tmp_path: Path, closing: str) -> None:
+    """No descriptor of ours takes the number of a closed one."""
+    run = KeeperRun(tmp_path)
+    command = ["bash", "-c", f"{shlex.join(run.command('sh', '-c', 'echo out; echo err >&2; exit 3'))} {closing}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+
+    assert (done.returncode, run.log()) == (3, b"out\nerr\n")
+
+
+def test_what_the_person_has_ignored_stays_ignored(tmp_path: Path) -> None:
+    """`nohup run …`, or a shell's `&` in a script: SIGINT and SIGHUP are not for us, nor for the job."""
+    run = KeeperRun(tmp_path)
+    words = [
+        word if "keeper_start" not in word else str(tmp_path / "start.py") for word in run.command("sh", "-c", IGN)
+    ]
+    start = (Path(__file__).parent / "keeper_start.py").read_text().replace("signal.SIG_DFL", "signal.SIG_IGN")
+    (tmp_path / "start.py").write_text(start)
+    with run:
+        run.process = subprocess.Popen(words, cwd=tmp_path)
+        run.hello()
+        for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            os.kill(run.keeper_pid, signum)
+
+        assert run.ends() == 0
+        assert run.log() == b"SigIgn:\t0000000000000007\n"
+        assert run.said("interrupt") == []
 
 
 def test_a_pipe_stays_a_pipe_and_the_streams_apart(tmp_path: Path) -> None:

@@ -175,6 +175,23 @@ def test_ctrl_backslash_reaches_the_job(tmp_path: Path) -> None:
         assert run.ends() == 128 + signal.SIGQUIT
 
 
+def test_a_trainer_outlives_its_launcher(tmp_path: Path) -> None:
+    """The launcher leads the session of the pty; its death does not hang up on the trainer, which prints on."""
+    steps = "import time\nfor i in range(400):\n print('on', i, flush=True)\n time.sleep(0.05)"
+    script = f'{sys.executable} -c "{steps}" & wait'
+    with KeeperRun(tmp_path) as run:
+        run.answer({"ended": [[]]})
+        run.on_terminal("bash", "-c", script)
+        assert run.terminal is not None
+        run.terminal.shows(b"on 3")
+
+        os.kill(run.hello()["pid"], signal.SIGKILL)
+        eventually(lambda: run.said("ended"))
+        run.terminal.forget()
+
+        assert run.terminal.shows(b"on 100")
+
+
 def test_ctrl_z_stops_and_fg_goes_on(tmp_path: Path) -> None:
     """In a shell: the whole job stops, the shell has its terminal back, fg goes on with the same processes."""
     script = "sleep 600 & echo child $!; echo READY; read line; echo got $line; kill $!"
