@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from tunewarden.domain.message import Message, Notice
 from tunewarden.domain.outbox import OutboxRow, Outcome, RobotState, RowState, SendResult
+from tunewarden.ports import Clock
 
 
 class FakeClock:
@@ -39,7 +40,7 @@ class KeptRow:
 class InMemoryOutbox:
     """An OutboxStore in memory. `rows` is there to be looked at."""
 
-    def __init__(self, clock: FakeClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._epoch = 0
         self.rows: dict[int, KeptRow] = {}
@@ -52,7 +53,7 @@ class InMemoryOutbox:
             row = replace(kept.row, possibly_repeated=True)
             self._keep(replace(kept, row=row, state=RowState.PENDING))
         for kept in self._in_state(RowState.PENDING):
-            self._keep(replace(kept, row=replace(kept.row, next_attempt_at=now)))
+            self._keep(replace(kept, row=replace(kept.row, next_attempt_at=now), epoch=self._epoch))
         return self._epoch
 
     async def bury_unknown(self, targets: Sequence[str], error: str) -> int:

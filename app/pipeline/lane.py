@@ -151,7 +151,7 @@ class Lane:
             return await self._sent(posted, epoch)
         await self._desk.store.save_robot_state(self._refused_state(posted))
         if outcome is Outcome.THROTTLED:
-            return await self._retry(posted, epoch, self._desk.clock.now() + self._desk.limits.block)
+            return await self._retry(posted, epoch, self._desk.clock.now())  # due with the others once the block ends
         if outcome in {Outcome.SHRINK, Outcome.DROP_LINKS}:
             return await self._reshape(posted, epoch)
         if outcome is Outcome.PERMANENT or self._tried_enough(posted):
@@ -169,7 +169,7 @@ class Lane:
         """A refusal of the whole target says nothing about the rows: they wait for a repair, at most a day."""
         self._shape = self._full
         if posted.result.whole_target:
-            return await self._retry(posted, epoch, self._desk.clock.now() + self._desk.limits.block)
+            return await self._retry(posted, epoch, self._desk.clock.now())
         await self._bury(posted.ids, epoch, posted.result.detail)
         if not self._fault_told:
             self._fault_told, self.to_tell = True, posted.result.detail  # once: two targets must not tell each other
