@@ -12,19 +12,17 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from prometheus_client import CollectorRegistry
 
 from tests.acceptance.prometheus_process import PrometheusProcess
 from tests.acceptance.real_process import eventually
+from tests.acceptance.served_board import served
 from tunewarden.adapters.rule_files import shipped_rule_files
 from tunewarden.adapters.sample_board import SampleBoard
-from tunewarden.api.exposition import CONTENT_TYPE, exposition
 from tunewarden.domain.diagnosis import DIAGNOSIS_QUERIES, Diagnosis, diagnose, queries
 from tunewarden.domain.job import Gpu, Job, JobState
 from tunewarden.domain.sample import Heartbeat
@@ -97,31 +95,6 @@ class ProvokedJob:
 
 
 @contextmanager
-def served(board: SampleBoard) -> Iterator[str]:
-    """The board's /metrics over HTTP; the address."""
-
-    class Metrics(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.end_headers()
-            self.wfile.write(exposition(board, CollectorRegistry(), time.monotonic()))
-
-        def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Metrics)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@contextmanager
 def heartbeats(jobs: list[ProvokedJob], board: SampleBoard) -> Iterator[None]:
     """Every job's heartbeat on the board, twice a second."""
     ended = threading.Event()
@@ -156,8 +129,8 @@ def diagnoses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Di
         prometheus = stack.enter_context(
             PrometheusProcess(folder / "prometheus", scrape={"tunewarden": [address]}, rules=shipped_rule_files())
         )
-        full = f"min(count_over_time(gpu:utilization:ratio[{WINDOW_S}s])) >= {WINDOW_S - 1}"
-        eventually(lambda: prometheus.query(full), within_s=40)
+        full = f"min(count_over_time(gpu:utilization:ratio[{WINDOW_S}s])) >= {WINDOW_S - 2}"
+        eventually(lambda: prometheus.query(full), within_s=60)
         yield {job.cause: diagnose(asked(prometheus, job)) for job in jobs}
 
 
