@@ -36,7 +36,7 @@ _TICK_S = 0.5
 _OBSERVE_S = 1.0
 _GREETING_S = 30.0
 _ACKNOWLEDGED_S = 3.0  # how long the end of a run may wait for the service to hear of it
-_GOODBYE_S = 5.0
+_GOODBYE_S = 1.0  # and the last heartbeat, where the service answers
 log = logging.getLogger(__name__)
 
 
@@ -226,15 +226,12 @@ class Agent:
             endings.tell(run, verdict)
         run.over = True
         self._poll.close()
-        self._heartbeat.register_again()
-        run.outbox.flush(_ACKNOWLEDGED_S)
-        self._heartbeat.close()
+        told_at = max(entry.at for entry in run.journal.notes(EVENT))
+        if run.outbox.flush(max(0.0, told_at + _ACKNOWLEDGED_S - time.monotonic())):
+            self._heartbeat.close(_GOODBYE_S)
         code = endings.STOPPED_BY_PERSON if run.situation.interrupts else verdict.exit_code
         log.info("the run is over: %s, exit code %d", verdict.cause, code)
         run.link.finish(code)
-        deadline = time.monotonic() + _GOODBYE_S
-        while not run.situation.keeper_lost and time.monotonic() < deadline:
-            run.pump(0.2)
         return 0
 
 

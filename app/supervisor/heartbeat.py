@@ -137,15 +137,21 @@ class Heartbeat:
         self._unregistered.set()
         self._wake.set()
 
-    def close(self) -> None:
+    def close(self, timeout: float) -> None:
+        """One heartbeat more, with the last state, then none; waits at most `timeout` seconds for it."""
         self._closing = True
         self._wake.set()
+        self._thread.join(timeout)
 
     def _run(self) -> None:
-        while not self._closing:
-            started = time.monotonic()
+        while True:
+            last, started = self._closing, time.monotonic()
             self._wake.clear()
             went = self._beat()
+            if last:
+                return
+            if self._closing:
+                continue
             pause = self._every_s if went else min(self._every_s, 2.0) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
             self._wake.wait(max(0.05, pause - (time.monotonic() - started)))
 

@@ -26,6 +26,7 @@ from tunewarden.trainers.table import recognise
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "busybox", "ash", "csh", "tcsh"})
 _LAUNCH = "launch"
 _DYING_S = 1.0
+_EDITED = "edited after the launch"  # no hash: a config that can't be proven to be what the job read
 log = logging.getLogger(__name__)
 
 
@@ -118,9 +119,19 @@ class Run:
             "generation": number,
             "argv": list(self.spec.argv),
             "log": {"inode": 0, "offset": 0},
-            "config_sha256": config_sha256(self.spec.argv, self.spec.cwd),
+            "config_sha256": self._first_config_sha256(),
         }
         return self.journal.note(_LAUNCH, first).detail
+
+    def _first_config_sha256(self) -> str | None:
+        """The hash of the config that generation 1 read. It started before us: a file younger than that was edited."""
+        recipe = recognise(self.spec.argv, self.spec.cwd)
+        if recipe is None:
+            return None
+        with contextlib.suppress(OSError):
+            if recipe.config_path.stat().st_mtime > self.folder.spec_file.stat().st_mtime:
+                return _EDITED
+        return recipe.config_sha256
 
     def watch(self) -> GenerationWatch:
         """What is counted over the newest generation. Called from the heartbeat, and from the main thread."""

@@ -1,0 +1,338 @@
+"""How a run ends: by itself, by a person, by out-of-memory, without a service, without a keeper."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.agent_world import World, eventually, world
+from tunewarden.processes.identity import alive
+
+TINY = str(Path(__file__).with_name("tiny_trainer.py"))
+OOM = {"activation_mb_per_sample": 1, "leak_mb_per_step": 1, "oom_at_mb": 64, "save_steps": 5, "epochs": 1}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path) as made:
+        yield made
+        assert made.service.seen.faults == []
+
+
+def tiny(run: World, mode: str, **more: Any) -> None:
+    run.start([sys.executable, TINY, mode], **more)
+
+
+def ended(run: World, generation: int = 1) -> dict[str, Any]:
+    """The event of a generation's end."""
+    event_id = f"{run.job_id}-g{generation}-ended"
+    found = run.service.until(
+        lambda: [event for event in run.service.seen.events if event["event_id"] == event_id], 20, event_id
+    )
+    return dict(found[0])
+
+
+def test_a_job_that_finishes(run: World) -> None:
+    """Exit 0 at the last step is finished; `run` ends with 0 and the last heartbeat says ended."""
+    run.write_config(epochs=1, step_seconds=0.01)
+    run.start()
+
+    assert run.exit_code() == 0
+    assert ended(run)["cause"] == "finished"
+    assert run.service.seen.heartbeats[-1]["state"] == "ended"
+
+
+def test_a_job_that_fails_keeps_its_code(run: World) -> None:
+    """A failure is told with its last words, and `run` ends with the job's own code."""
+    run.start([sys.executable, "-c", "raise SystemExit(7)"])
+
+    assert run.exit_code() == 7
+    assert ended(run)["cause"] == "failed"
+
+
+def test_a_killed_job_is_not_out_of_memory(run: World) -> None:
+    """A bare SIGKILL is killed; `run` ends with 137 at once."""
+    tiny(run, "good")
+    run.until_step(2)
+
+    os.kill(run.trainer().pid, signal.SIGKILL)
+
+    assert run.exit_code() == 137
+    assert ended(run)["cause"] == "killed"
+
+
+def test_a_death_of_out_of_memory_is_answered_by_an_order(run: World) -> None:
+    """`run` waits; an order after_oom launches generation 2 with half the batch from the newest whole state."""
+    run.write_config(**OOM)
+    run.start()
+    event = ended(run)
+
+    run.issue("o-1", "replace", knobs={"batch_size": "/2"}, after_oom=True)
+    launched = run.service.until_report("o-1", "launched")["detail"]
+
+    assert event["cause"] == "cuda_oom"
+    assert event["waits_s"] == 60.0
+    assert list(run.service.reported("o-1")) == ["accepted", "planned", "launched"]
+    assert launched["resume_step"] == event["last_state_step"]
+    eventually(lambda: run.read("resumed.json", 2), what="generation 2 resumes")
+    assert "batch_size: 2 " in (run.folder / "lora.tunewarden-g2.yaml").read_text()
+
+
+def test_a_death_of_out_of_memory_at_the_first_step(run: World) -> None:
+    """Nothing is there to resume from and nothing is lost: generation 2 starts afresh with half the batch."""
+    run.write_config(**{**OOM, "activation_mb_per_sample": 20, "leak_mb_per_step": 0})
+    run.start()
+    ended(run)
+
+    run.issue("o-1", "replace", knobs={"batch_size": "/2"}, after_oom=True)
+    launched = run.service.until_report("o-1", "launched")["detail"]
+
+    assert launched["resume_step"] is None
+    run.until_step(2, generation=2)
+
+
+def test_an_agent_that_is_killed_while_it_waits(run: World) -> None:
+    """The next agent waits on, and takes the order."""
+    run.write_config(**OOM)
+    run.start()
+    ended(run)
+    eventually(lambda: run.service.seen.registrations[-1]["state"] == "waiting", what="waiting")
+
+    os.kill(run.identity("agent").pid, signal.SIGKILL)
+    run.issue("o-1", "replace", knobs={"batch_size": "/2"}, after_oom=True)
+
+    assert run.service.until_report("o-1", "launched")["detail"]["generation"] == 2
+
+
+def test_out_of_memory_without_a_service_ends_the_run(run: World) -> None:
+    """The service away: `run` ends with the job's code within seconds."""
+    run.write_config(**OOM)
+    run.service.down = True
+    run.start()
+    eventually(lambda: run.read("crash.json"), what="the death")
+    died = time.monotonic()
+
+    assert run.exit_code(12) == 1
+    assert time.monotonic() - died < 10
+
+
+def test_the_service_says_that_nothing_will_come(run: World) -> None:
+    """`wait: false` in the answer to the event ends the waiting."""
+    run.write_config(**OOM)
+    run.service.wait = False
+    run.start()
+
+    assert run.exit_code(15) == 1
+
+
+def test_ctrl_c_saves_and_stops(run: World) -> None:
+    """The first Ctrl-C saves, says so, ends everything; `run` ends with 130."""
+    run.start()
+    run.until_step(2)
+
+    run.interrupt()
+
+    assert run.exit_code() == 130
+    assert list((run.folder / "output" / "lora").glob("state-*"))
+    assert "saved at step" in (run.folder / "stderr").read_text()
+    assert ended(run)["cause"] == "user_stop"
+    assert run.members() == []
+
+
+def test_sigterm_saves_and_stops(run: World) -> None:
+    """SIGTERM to `run` is as the first Ctrl-C."""
+    run.start()
+    run.until_step(2)
+
+    run.interrupt(signal.SIGTERM)
+
+    assert run.exit_code() == 130
+    assert list((run.folder / "output" / "lora").glob("state-*"))
+
+
+def test_the_second_ctrl_c_stops_now(run: World) -> None:
+    """A trainer that does not answer is ended by TERM at the second Ctrl-C."""
+    tiny(run, "never")
+    run.until_step(2)
+
+    run.interrupt()
+    eventually(lambda: "waiting for the next optimizer step" in (run.folder / "stderr").read_text(), what="said")
+    run.interrupt()
+
+    assert run.exit_code() == 130
+    assert not (run.folder / "requests").exists()
+
+
+def test_the_third_ctrl_c_kills(run: World) -> None:
+    """A trainer that ignores TERM is killed at the third Ctrl-C, not before."""
+    deaf = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); sys.argv = ['t', 'never']; "
+    run.start([sys.executable, "-c", f"{deaf} exec(open({TINY!r}).read())"])
+    run.until_step(2)
+    trainer = run.trainer()
+
+    run.interrupt()
+    eventually(lambda: "waiting for the next optimizer step" in (run.folder / "stderr").read_text(), what="said")
+    run.interrupt()
+    eventually(lambda: "stopping now" in (run.folder / "stderr").read_text(), what="said")
+    run.until_step(run.step() + 5)
+    survived = alive(trainer)
+    run.interrupt()
+
+    assert run.exit_code() == 130
+    assert survived
+    assert run.members() == []
+
+
+def test_a_job_that_can_not_save_gets_the_interrupt(run: World) -> None:
+    """Without hello.json the trainer's process gets SIGINT, as from a terminal."""
+    tiny(run, "silent")
+    run.until_step(2)
+
+    run.interrupt()
+
+    assert run.exit_code() == 130
+    assert "KeyboardInterrupt" in (run.folder / "stderr").read_text()
+
+
+def test_ctrl_c_during_an_order_wins(run: World) -> None:
+    """The order is superseded by user_stop, and nothing is launched."""
+    tiny(run, "never")
+    run.until_step(2)
+    run.issue("o-1", "replace")
+    eventually(lambda: (run.control() / "stop").exists(), what="the request")
+
+    run.interrupt()
+    superseded = run.service.until(lambda: run.service.reported("o-1").get("superseded"), 20, "superseded")
+    run.interrupt()
+
+    assert superseded["reason"] == "user_stop"
+    assert run.exit_code() == 130
+    assert not run.control(2).exists()
+
+
+def test_ctrl_c_while_the_trainer_saves_for_an_order(run: World) -> None:
+    """The save that is under way is used: one save, then the stop."""
+    tiny(run, "slow")
+    run.until_step(2)
+    run.issue("o-1", "replace")
+    eventually(lambda: (run.control() / "stop.taken").exists(), what="taken")
+
+    run.interrupt()
+
+    assert run.exit_code() == 130
+    assert (run.folder / "requests").read_text().splitlines() == ["r-o-1"]
+    assert not run.control(2).exists()
+
+
+def test_a_job_that_ends_during_an_order(run: World) -> None:
+    """The job's own end supersedes the order, and its exit code is kept."""
+    tiny(run, "never")
+    run.until_step(2)
+    run.issue("o-1", "replace")
+    eventually(lambda: (run.control() / "stop").exists(), what="the request")
+
+    os.kill(run.trainer().pid, signal.SIGKILL)
+    superseded = run.service.until(lambda: run.service.reported("o-1").get("superseded"), 20, "superseded")
+
+    assert superseded["reason"] == "job_ended"
+    assert run.exit_code() == 137
+    assert not run.control(2).exists()
+
+
+def test_a_service_that_restarts_during_an_order(run: World) -> None:
+    """Reports are sent again until they are taken; the job is replaced once."""
+    tiny(run, "slow")
+    run.until_step(2)
+    run.issue("o-1", "replace")
+    eventually(lambda: (run.control() / "stop.taken").exists(), what="taken")
+
+    run.service.stop()
+    eventually(lambda: run.read("receipt.json"), what="the receipt")
+    run.service.start()
+
+    assert run.service.until_report("o-1", "launched")["detail"]["generation"] == 2
+    assert set(run.service.reported("o-1")) == {"accepted", "planned", "saved", "stopped", "launched"}
+
+
+def test_a_job_without_a_service(run: World) -> None:
+    """The service away from the start: the job trains and ends as without us, and Ctrl-C saves."""
+    run.service.stop()
+    run.start()
+    run.until_step(3)
+
+    run.interrupt()
+
+    assert run.exit_code() == 130
+    assert list((run.folder / "output" / "lora").glob("state-*"))
+
+
+def test_a_proxy_is_not_asked_for_loopback(run: World) -> None:
+    """http_proxy in the environment leads nowhere; the agent reaches the service all the same."""
+    run.start(
+        env={"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "all_proxy": "http://127.0.0.1:9"}
+    )
+
+    run.service.until(lambda: run.service.seen.heartbeats, 20, "a heartbeat")
+
+
+def test_a_rotated_token_works_at_once(run: World) -> None:
+    """The token file is read for each call."""
+    run.start()
+    run.service.until(lambda: run.service.seen.heartbeats, 20, "a heartbeat")
+
+    (run.folder / "token").write_text("another")
+    run.service.tokens[:] = ["another"]
+    seen = len(run.service.seen.heartbeats)
+
+    run.service.until(lambda: len(run.service.seen.heartbeats) > seen + 1, 20, "heartbeats go on")
+
+
+def test_a_service_that_forgot_the_job_hears_of_it_again(run: World) -> None:
+    """404 to a heartbeat: the agent registers again."""
+    run.start()
+    run.service.until(lambda: run.service.seen.heartbeats, 20, "a heartbeat")
+    known = len(run.service.seen.registrations)
+
+    run.service.registered = False
+
+    run.service.until(lambda: len(run.service.seen.registrations) > known, 20, "registered again")
+
+
+def test_a_keeper_that_is_killed(run: World) -> None:
+    """Training goes on, its output still reaches the log, a replace is refused, a stop works, the status is unknown."""
+    run.start()
+    run.until_step(2)
+    trainer = run.trainer()
+    assert run.process is not None
+    os.kill(run.process.pid, signal.SIGKILL)
+    size = (run.run_dir / "output.log").stat().st_size
+    eventually(lambda: (run.run_dir / "output.log").stat().st_size > size, what="drained output")
+
+    run.issue("o-1", "replace", knobs={"batch_size": "/2"})
+    refused = run.service.until(lambda: run.service.reported("o-1").get("refused"), 20, "refused")
+    trains = alive(trainer)
+    run.issue("o-2", "stop")
+    run.service.until_report("o-2", "stopped")
+
+    assert refused["reason"] == "keeper_lost"
+    assert trains
+    assert run.members() == []
+    assert ended(run)["exit_status"] is None
+    eventually(lambda: not alive(run.identity("agent")), what="the agent ends")
+
+
+def test_a_job_that_ends_after_its_keeper(run: World) -> None:
+    """Nobody can reap it: the cause is unknown."""
+    run.write_config(epochs=1)
+    run.start()
+    run.until_step(2)
+    assert run.process is not None
+
+    os.kill(run.process.pid, signal.SIGKILL)
+
+    assert ended(run)["cause"] == "unknown"

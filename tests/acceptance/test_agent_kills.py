@@ -1,0 +1,65 @@
+"""SIGKILL of the real agent at every boundary of every phase: nothing is done twice, nothing is skipped."""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.agent_world import World, eventually, world
+from tunewarden.processes.identity import alive
+from tunewarden.supervisor.phases import POINTS, TABLE
+
+KILLER = Path(__file__).with_name("killing_agent.py")
+# Two phases have an effect with two halves: what is asked of another process, and its answer.
+HALVES = ["save.request:after_effect", "launch.request:after_effect"]
+CASES = [f"{row.name}:{point}" for row in TABLE for point in POINTS] + HALVES
+
+
+def begin(made: World, where: str) -> None:
+    made.start(agent_argv=[sys.executable, "-E", "-P", str(KILLER), where])
+    made.until_step(2)
+
+
+@pytest.mark.parametrize("where", CASES)
+def test_a_replace_survives_a_kill(tmp_path: Path, where: str) -> None:
+    """One save, one generation 2, no survivors and an untouched config, wherever the agent is killed."""
+    with world(tmp_path) as made:
+        begin(made, where)
+        before = made.config.read_bytes()
+        first = made.trainer()
+
+        made.issue("o-1", "replace", knobs={"batch_size": "/2"})
+        launched = made.service.until_report("o-1", "launched", timeout=40)["detail"]
+        made.until_step(launched["resume_step"] + 1, generation=2)
+
+        assert (made.run_dir / "killed").read_text() == where
+        assert list(made.service.reported("o-1")) == ["accepted", "planned", "saved", "stopped", "launched"]
+        states = sorted((tmp_path / "output" / "lora").glob("state-*"))
+        assert [path.name for path in states] == [f"state-{launched['resume_step']:06}.json"]
+        assert made.read("stop.taken")["request_id"] == "r-o-1"
+        assert made.read("resumed.json", 2)["step"] == launched["resume_step"]
+        assert not made.control(3).exists()
+        assert made.members() == [made.trainer(2).pid]
+        assert not alive(first)
+        assert hashlib.sha256(made.config.read_bytes()).digest() == hashlib.sha256(before).digest()
+        assert [path.name for path in tmp_path.glob("*.yaml")].count("lora.tunewarden-g2.yaml") == 1
+        assert len(list(tmp_path.glob("*.yaml"))) == 2
+        assert made.service.seen.faults == []
+
+
+@pytest.mark.parametrize(
+    "where", ["stop:before_intent", "stop:after_intent", "stop:after_effect", "stop:after_outcome"]
+)
+def test_a_stop_survives_a_kill(tmp_path: Path, where: str) -> None:
+    """A stop order ends with 75 and nothing alive, wherever the agent is killed."""
+    with world(tmp_path) as made:
+        begin(made, where)
+
+        made.issue("o-1", "stop")
+        made.service.until_report("o-1", "stopped", timeout=40)
+
+        assert made.exit_code() == 75
+        assert (made.run_dir / "killed").read_text() == where
+        assert made.members() == []
+        eventually(lambda: [each["cause"] for each in made.service.seen.events] == ["policy_stop"])
