@@ -37,7 +37,7 @@ def escape(value: object) -> str:
 
 def one_line(text: str) -> str:
     """Without line breaks and control characters; the invisible ones that turn the direction of text go too."""
-    kept = "".join(_visible(char) for char in text)
+    kept = text if text.isprintable() else "".join(_visible(char) for char in text)
     return " ".join(kept.split())
 
 

@@ -86,12 +86,12 @@ class Renderer:
     ) -> Rendered:
         """The most severe first, as many as fit, and how many are left."""
         order = sorted(range(len(threads)), key=lambda index: (_urgency(threads[index].newest), index))
-        entries = [_entry(threads[index], LANGUAGES[target.language], plain=shape.plain) for index in order]
+        entries = _entries([threads[index] for index in order], target, shape)
 
         def of(count: int) -> Message:
             mention = any(threads[index].newest.mention for index in order[:count])
             newest = threads[order[0]].newest
-            return _digest_message(entries, count, newest, target, mention)
+            return _digest_message(entries[:count], len(threads), newest, target, mention)
 
         low, high = 1, len(entries)
         while low < high:  # the largest count that fits: a body grows with every entry
@@ -104,14 +104,26 @@ def _urgency(notice: Notice) -> tuple[bool, int]:
     return (not notice.mention, notice.severity.rank)
 
 
-def _digest_message(entries: Sequence[str], count: int, first: Notice, target: Target, mention: bool) -> Message:
+def _entries(threads: Sequence[Thread], target: Target, shape: Shape) -> list[str]:
+    """The lines of a digest, and no more of them than could possibly fit."""
+    entries: list[str] = []
+    room = shape.limit_bytes
+    for thread in threads:
+        entries.append(_entry(thread, LANGUAGES[target.language], plain=shape.plain))
+        room -= len(entries[-1].encode())
+        if room < 0:
+            break
+    return entries
+
+
+def _digest_message(entries: Sequence[str], total: int, first: Notice, target: Target, mention: bool) -> Message:
     languages = LANGUAGES[target.language]
-    left = len(entries) - count
-    heading = _both(words.digest_title.format(count=len(entries)) for words in languages)
-    lines = [f"### {heading}", " ".join(words.digest_intro for words in languages), "\n".join(entries[:count])]
+    left = total - len(entries)
+    heading = _both(words.digest_title.format(count=total) for words in languages)
+    lines = [f"### {heading}", " ".join(words.digest_intro for words in languages), "\n".join(entries)]
     if left:
         lines.append(_both(words.more.format(count=left) for words in languages))
-    count_words = languages[0].digest_title.format(count=len(entries))
+    count_words = languages[0].digest_title.format(count=total)
     title = one_line(f"{count_words} {languages[0].statuses[status_of(first)]} {first.job_name}")
     return _finished(clip_end(title, TITLE_LIMIT), "\n\n".join(lines), target, mention)
 

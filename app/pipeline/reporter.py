@@ -18,6 +18,7 @@ from tunewarden.ports import Boundary, Clock, NoBoundary, OutboxStore, Robot
 
 _AFTER_AN_ERROR = 5.0  # seconds until a lane whose turn broke tries again
 _SHORTEST_WAIT = 0.01
+_LONGEST_WAIT = 5.0  # a wake that was missed delays a message by no more
 _DINGTALK = SendLimits()
 _NO_BOUNDARY = NoBoundary()
 
@@ -83,7 +84,7 @@ class Reporter:
         woken = self._woken[lane.target.name]
         while not stop.is_set():
             woken.clear()
-            seconds: float | None = _AFTER_AN_ERROR
+            seconds = _AFTER_AN_ERROR
             try:
                 seconds = self._seconds_until(await lane.turn(epoch))
                 await self._tell_elsewhere(lane)
@@ -93,8 +94,9 @@ class Reporter:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(woken.wait(), seconds)
 
-    def _seconds_until(self, wake: datetime | None) -> float | None:
-        return None if wake is None else max(_SHORTEST_WAIT, (wake - self._clock.now()).total_seconds())
+    def _seconds_until(self, wake: datetime | None) -> float:
+        left = _LONGEST_WAIT if wake is None else (wake - self._clock.now()).total_seconds()
+        return min(max(_SHORTEST_WAIT, left), _LONGEST_WAIT)
 
     async def _tell_elsewhere(self, lane: Lane) -> None:
         """That a target refuses is told to the first of the others that doesn't."""
