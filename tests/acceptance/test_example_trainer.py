@@ -383,6 +383,21 @@ def test_progress_is_written_at_most_twice_a_second(make: Callable[..., Run]) ->
     assert 2 <= len(versions) <= 2 * seconds + 3  # the first and the last are written at once
 
 
+def test_a_control_file_is_renamed_into_place(make: Callable[..., Run]) -> None:
+    """A reader that holds the old progress.json open still reads it whole while a newer one has taken its name."""
+    run = make(step_seconds=0.02)
+    run.start()
+    first = run.until("progress.json")
+
+    with open(run.control / "progress.json", encoding="utf-8") as held:
+        held_step = json.load(held)["step"]
+        run.until("progress.json", at_step(max(first["step"], held_step) + 1))
+        held.seek(0)
+
+        assert json.load(held)["step"] == held_step
+        assert os.fstat(held.fileno()).st_nlink == 0
+
+
 def test_ctrl_c_ends_it_as_any_python(make: Callable[..., Run]) -> None:
     """SIGINT is not caught: nothing is saved and the exit status is the signal's."""
     run = make(step_seconds=0.01)

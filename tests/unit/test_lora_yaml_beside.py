@@ -174,6 +174,20 @@ sys.exit(4)
     assert [each.name for each in config.parent.iterdir()] == ["my_lora.yaml"]
 
 
+def test_what_reads_back_differently_is_taken_away(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that lies about what it wrote is found out before anything is launched with the file."""
+    link = os.link
+
+    def lying_link(source: Path, target: Path) -> None:
+        link(source, target)
+        target.write_bytes(b"batch_size: 3\n")
+
+    monkeypatch.setattr(beside.os, "link", lying_link)
+
+    assert refusal_of(plan_of(config)).reason is Reason.CONFIG_NOT_WRITABLE
+    assert [each.name for each in config.parent.iterdir()] == ["my_lora.yaml"]
+
+
 def test_a_long_name_is_refused(tmp_path: Path) -> None:
     """A name that grows past the file system's limit is `config_not_writable`."""
     config = tmp_path / f"{'n' * 245}.yaml"
