@@ -2,18 +2,15 @@
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from tunewarden.telemetry import redacted
 
 OUTPUT_LIMIT = 16 * 1024  # bytes kept of what the command prints
 VALUE_LIMIT = 256  # characters of one environment value
 GRACE_S = 5.0  # from TERM to KILL
 _DRAIN_S = 1.0  # how long output may go on after the command's end: a child of its own may hold the pipe
-
-_SECRET = re.compile(
-    r"(?i)\b(access_token|token|secret|password|passwd|api[_-]?key|authorization|bearer)\b(\s*[=:]\s*|\s+)(bearer\s+)?\S+"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +54,7 @@ async def run_command(
             start_new_session=True,  # Ctrl-C on the service's terminal is no order to the command
         )
     except (OSError, ValueError) as error:
-        return CommandResult(exit_status=None, output=redact(f"{argv[0]}: {error}"))
+        return CommandResult(exit_status=None, output=redacted(f"{argv[0]}: {error}"))
     kept = bytearray()
     reading = asyncio.create_task(_read(child, kept))
     try:
@@ -71,13 +68,8 @@ async def run_command(
         if child.returncode is None:  # we are being cancelled
             child.kill()
             await child.wait()
-    text = redact(kept.decode("utf-8", "replace"))
+    text = redacted(kept.decode("utf-8", "replace"))
     return CommandResult(exit_status=child.returncode, output=text, timed_out=timed_out)
-
-
-def redact(text: str) -> str:
-    """The text without what looks like a secret's value."""
-    return _SECRET.sub(lambda found: f"{found.group(1)}{found.group(2)}***", text)
 
 
 async def _read(child: asyncio.subprocess.Process, kept: bytearray) -> None:
