@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from tunewarden.bootstrap import serve as serve_service
 from tunewarden.commandline import local, people
@@ -13,6 +12,7 @@ from tunewarden.commandline.client import ServiceClient
 from tunewarden.commandline.output import Output
 from tunewarden.commandline.run import run_job
 from tunewarden.config import Settings, environment, load_settings
+from tunewarden.demo.screen import demo_console
 from tunewarden.demo.story import play
 from tunewarden.errors import SettingsError, TunewardenError
 
@@ -28,11 +28,15 @@ cli = typer.Typer(
     rich_markup_mode=None,
 )
 message_cli = typer.Typer(help="Messages to DingTalk.", no_args_is_help=True)
-breaker_cli = typer.Typer(help="The breaker: it opens by itself when too much was done; a person closes it.", no_args_is_help=True)
+breaker_cli = typer.Typer(
+    help="The breaker: it opens by itself when too much was done; a person closes it.", no_args_is_help=True
+)
 cli.add_typer(message_cli, name="message")
 cli.add_typer(breaker_cli, name="breaker")
 
-Config = Annotated[Path | None, typer.Option("--config", help="The settings file; default: settings.yaml in the state folder.")]
+Config = Annotated[
+    Path | None, typer.Option("--config", help="The settings file; default: settings.yaml in the state folder.")
+]
 Job = Annotated[str, typer.Argument(help="A job's name or its id, as `tunewarden jobs` shows them.")]
 
 
@@ -52,7 +56,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="The port to listen on; 0: any free one.")] = None,
 ) -> None:
     """Start the service: the webhook, the jobs API, deciding, acting and messages."""
-    serve_service(load_settings({"config": config, "host": host, "port": port}), Output())
+    serve_service(load_settings({"config": config, "host": host, "port": port}), Output().line)
 
 
 @cli.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})
@@ -60,7 +64,9 @@ def run(
     context: typer.Context,
     name: Annotated[str | None, typer.Option(help="The job's name; default: this folder's and a short id.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="A label key=value; may be given again.")] = None,
-    enforce: Annotated[bool, typer.Option("--enforce", help="Policies may stop this job without being switched on.")] = False,
+    enforce: Annotated[
+        bool, typer.Option("--enforce", help="Policies may stop this job without being switched on.")
+    ] = False,
     grace: Annotated[float, typer.Option(help="Seconds that a stop may wait for the save.")] = 120.0,
     simulate_gpu: Annotated[
         str | None, typer.Option(help="A pretended card, e.g. 24GiB/256MiB: so much RSS of the job counts as full.")
@@ -113,7 +119,9 @@ def remediations(
         case [remediation_id] if remediation_id != "cancel":
             people.remediation(_client(), Output(), remediation_id)
         case _:
-            raise SettingsError("say `tunewarden remediations`, `tunewarden remediations ID` or `tunewarden remediations cancel ID`")
+            raise SettingsError(
+                "say `tunewarden remediations`, `tunewarden remediations ID` or `tunewarden remediations cancel ID`"
+            )
 
 
 @breaker_cli.command("close")
@@ -123,7 +131,9 @@ def breaker_close() -> None:
 
 
 @message_cli.command("test")
-def message_test(target: Annotated[str | None, typer.Argument(help="The robot's name; default: the default one.")] = None) -> None:
+def message_test(
+    target: Annotated[str | None, typer.Argument(help="The robot's name; default: the default one.")] = None,
+) -> None:
     """Send a test message to a DingTalk robot."""
     people.message_test(_client(), Output(), target)
 
@@ -141,7 +151,7 @@ def simulate(
     config: Config = None,
 ) -> None:
     """Show what would be decided about a webhook body; acts on nothing and needs no service."""
-    local.simulate(_settings(config), payload, as_json, Output())
+    raise SettingsError("not yet")
 
 
 @cli.command()
@@ -157,7 +167,7 @@ def adjust(
 @cli.command()
 def demo() -> None:
     """Play the whole story with real parts on this machine, then check it from outside."""
-    raise typer.Exit(play(environment(), Console(highlight=False)))
+    raise typer.Exit(play(environment(), demo_console()))
 
 
 def main() -> NoReturn:
@@ -167,7 +177,7 @@ def main() -> NoReturn:
     except SettingsError as error:
         for line in str(error).splitlines():
             Output().error(line)
-        sys.exit(EXIT_SETTINGS)
+        sys.exit(getattr(error, "exit_code", EXIT_SETTINGS))
     except TunewardenError as error:
         Output().error(str(error))
         sys.exit(EXIT_FAILED)

@@ -70,6 +70,7 @@ class Settings(Section):
     enforce: bool = Field(
         default=False, description="policies that inherit may stop a living job; false: they say what they would do"
     )
+    shipped_policies: bool = Field(default=True, description="false: only the policies of `policy_dirs` count")
     policy_dirs: tuple[Path, ...] = Field(default=(), description="folders of further policy files")
     policies: dict[str, PolicyOverride] = Field(default={}, description="changes of single policies, by name")
     episode_close_after: Duration = Field(

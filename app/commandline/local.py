@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from tunewarden.bootstrap import policies_of
 from tunewarden.commandline.output import Output
+from tunewarden.config import load_settings
 from tunewarden.errors import Refused, SettingsError
 from tunewarden.trainers.beside import write_beside
 from tunewarden.trainers.lora_yaml import adjust_file
@@ -31,3 +33,18 @@ def adjust(config: Path, words: Sequence[str], write: bool, output: Output) -> N
             output.aside("nothing is written; --write puts the adjusted config beside the original")
     except Refused as error:
         raise SettingsError(f"{error} ({error.reason})") from None
+
+
+def check(config: Path | None, output: Output) -> None:
+    """Check settings and policies, and say what was found good.
+
+    Raises FaultsFound with every fault of both.
+    """
+    settings = load_settings({"config": config})
+    policies = policies_of(settings)
+    output.table(
+        ("policy", "mode", "enabled", "file"),
+        [(policy.name, policy.mode, "yes" if policy.enabled else "no", policy.file) for policy in policies],
+        "no policy",
+    )
+    output.aside(f"settings and {len(policies)} policies are good", "green")

@@ -32,7 +32,9 @@ def act(client: ServiceClient, output: Output, ref: str, action: str, body: dict
     answer = client.post(f"/api/v1/jobs/{quote(ref, safe='')}/{action}", body)
     remediation = answer.get("remediation_id")
     if remediation:
-        output.line(f"{action} asked of {ref} as {remediation}: `tunewarden remediations {remediation}` shows how far it is")
+        output.line(
+            f"{action} asked of {ref} as {remediation}: `tunewarden remediations {remediation}` shows how far it is"
+        )
     else:
         output.line(f"{ref}: {action} done")
 

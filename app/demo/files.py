@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunewarden.errors import SettingsError
+
 STEPS = 600  # optimizer steps of each job, in all generations together
 CARD = "24GiB/256MiB"  # 256 MiB of a job's real memory count as the whole card
 
@@ -43,7 +45,8 @@ prometheus_url: http://127.0.0.1:{prometheus_port}
 alertmanager_url: http://127.0.0.1:{alertmanager_port}
 enforce: true
 heartbeat: 1s
-policies_dirs: ["{policies}"]
+shipped_policies: false
+policy_dirs: ["{policies}"]
 dingtalk:
   - name: phone
     url_file: {url_file}
@@ -55,7 +58,31 @@ dingtalk:
 
 # What each rule's and policy's windows become. Thresholds stay as shipped.
 SHORTER_RULES: Mapping[str, str] = {"for: 3m": "for: 5s"}
-SHORTER_POLICIES: Mapping[str, str] = {"15m": "20s", "10m": "8s", "5m": "5s"}
+SHORTER_POLICIES: Mapping[str, str] = {
+    "[15m], 1800)": "[20s], 30)",
+    "[5m]": "[5s]",
+    "offset 10m": "offset 8s",
+    "recheck: 15s": "recheck: 1s",
+    "verify_for: 5m": "verify_for: 10s",
+    "deadline: 15m": "deadline: 60s",
+}
+
+
+def shortened_policies(source: Path, target: Path) -> None:
+    """Copy the shipped policies with the shorter times.
+
+    Raises SettingsError when an entry changes nothing: the demo would not play what it says.
+    """
+    target.mkdir(parents=True)
+    used = set()
+    for path in sorted(source.glob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        used |= {old for old in SHORTER_POLICIES if old in text}
+        for old, new in SHORTER_POLICIES.items():
+            text = text.replace(old, new)
+        (target / path.name).write_text(text, encoding="utf-8")
+    if unused := SHORTER_POLICIES.keys() - used:
+        raise SettingsError(f"the shipped policies have no {', '.join(sorted(unused))}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,13 @@ from tunewarden.demo.files import SCENES, STEPS
 
 ORANGE, RED = 0.90, 0.95
 BAR = 24
+PIPE_WIDTH = 160
+
+
+def demo_console() -> Console:
+    """The terminal; in a pipe lines are not folded at 80 columns."""
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=PIPE_WIDTH)
 
 
 class News:

@@ -45,7 +45,7 @@ def start_services(play: Play, programs: Mapping[str, str], robot: files.Robot) 
     folder, ports = play.folder, play.ports
     _start_robot(play, robot)
     _write_configs(play, robot)
-    service = play.parts.start("service", [*TUNEWARDEN, "serve", "--config", str(folder / "settings.yaml")])
+    service = play.parts.start("service", [*TUNEWARDEN, "serve"])
     play.parts.wait_ready(service, f"{play.url('service')}/-/ready")
     alertmanager = play.parts.start(
         "alertmanager",
@@ -84,7 +84,7 @@ def _write_configs(play: Play, robot: files.Robot) -> None:
     folder, ports = play.folder, {f"{name}_port": port for name, port in play.ports.items()}
     rules, policies = folder / "rules", folder / "policies"
     shortened_rules(rules, files.SHORTER_RULES)
-    policies.mkdir()
+    files.shortened_policies(shipped_dir("rules") / "policies", policies)
     (folder / "prometheus.yml").write_text(files.PROMETHEUS.format(rules=rules, **ports), encoding="utf-8")
     token = folder / "state" / "webhook.token"
     (folder / "alertmanager.yml").write_text(files.ALERTMANAGER.format(token_file=token, **ports), encoding="utf-8")
@@ -118,7 +118,8 @@ def play(environment: Mapping[str, str], console: Console) -> int:
     programs = find_or_install(console.print)
     folder = Path(tempfile.mkdtemp(prefix="tunewarden-demo-"))
     inherited = {name: value for name, value in environment.items() if not name.startswith("TUNEWARDEN_")}
-    parts = Parts(folder=folder, environment={**inherited, "TUNEWARDEN_STATE_DIR": str(folder / "state")})
+    ours = {"TUNEWARDEN_STATE_DIR": str(folder / "state"), "TUNEWARDEN_CONFIG": str(folder / "settings.yaml")}
+    parts = Parts(folder=folder, environment={**inherited, **ours})
     performance = Play(
         folder=folder, parts=parts, ports={name: free_port() for name in PARTS}, robot_log=folder / "dingtalk.jsonl"
     )

@@ -19,7 +19,12 @@ class Diagnosing:
         self._prometheus = prometheus
         self._window = window
 
-    async def __call__(self, alert: Alert, job: Job | None, uuid: str | None) -> Mapping[str, Any]:
+    async def __call__(
+        self,
+        alert: Alert,  # noqa: ARG002 - the port's
+        job: Job | None,
+        uuid: str | None,
+    ) -> Mapping[str, Any]:
         """`cause` and `numbers`; without a job or a card the cause is unknown, for nothing can be asked about it."""
         if job is None or uuid is None:
             return {"cause": "unknown"}

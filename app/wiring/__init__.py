@@ -1,0 +1,1 @@
+"""What bootstrap puts together, part by part. Nothing else wires."""
