@@ -9,7 +9,7 @@ typedef struct { unsigned long long total, free, used; } memory_v1;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2;
 typedef struct { unsigned pid; unsigned long long memory; unsigned gi, ci; } process;
 typedef struct { unsigned gpu, memory; } rates;
-static int cards[2] = {0, 1};
+static int cards[2] = {0, 1}, ready; /* a driver that went away (1) wants a new init */
 static const unsigned long long MIB = 1048576;
 
 static int code(const char *function, int card) {
@@ -20,15 +20,22 @@ static int code(const char *function, int card) {
         if (!strcmp(name, function) && (which == card || which == -1)) {
             fclose(file);
             if (value == 9999) pause();
+            if (value == 1) ready = 0;
             return value;
         }
     if (file) fclose(file);
     return 0;
 }
 
-int nvmlInitWithFlags(unsigned flags) { (void)flags; return code("init", -1); }
-int nvmlShutdown(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return code("count", -1); }
+int nvmlInitWithFlags(unsigned flags) {
+    int bad = code("init", -1);
+    (void)flags; ready = !bad; return bad;
+}
+int nvmlShutdown(void) { ready = 0; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) {
+    int bad = code("count", -1);
+    *n = 2; return bad ? bad : !ready;
+}
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = &cards[i]; return code("handle", (int)i); }
 int nvmlDeviceGetUUID(int *h, char *out, unsigned n) { snprintf(out, n, "GPU-0000000%d", *h); return code("uuid", *h); }
 int nvmlDeviceGetName(int *h, char *out, unsigned n) { snprintf(out, n, "Shim %d", *h); return code("name", *h); }

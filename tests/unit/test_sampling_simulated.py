@@ -97,6 +97,7 @@ def test_memory_falls_only_when_the_process_is_gone(holder: "subprocess.Popen[st
     eventually(lambda: source.read().gpus[0].memory_used == 0)
 
     assert before is not None and before > 0
+    assert source.read().gpus[0].processes == ()
 
 
 def test_utilization_is_the_cpu_share_of_the_workers() -> None:
