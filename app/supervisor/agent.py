@@ -73,6 +73,8 @@ class Agent:
     def work(self) -> int:
         """Until the run is over; returns this process's exit code."""
         self._greet()
+        before = endings.told_before(self.run, self.run.situation.generation)
+        self.run.waiting = before is not None and before.waits
         self.run.generation()  # journals how generation 1 was launched
         self._resend()
         self.run.outbox.start()
@@ -196,7 +198,6 @@ class Agent:
         deadline = self._event_at(event_id) + endings.WAITS_S
         generation = situation.generation
         self.run.waiting = True
-        self._heartbeat.register_again()
         self._wait_for_order(event_id, deadline)
         self.run.waiting = False
         return None if situation.generation > generation else verdict

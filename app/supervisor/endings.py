@@ -14,6 +14,7 @@ STOPPED_BY_ORDER = 75
 STOPPED_BY_PERSON = 130
 UNKNOWN_END = 1
 WAITS_S = 60.0  # how long `run` waits for an order after a death of out-of-memory, or a launch that failed
+_BY_ITSELF = frozenset({Cause.FAILED, Cause.KILLED, Cause.UNKNOWN})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,10 @@ def judge(run: Run, records: Iterable[OrderRecord]) -> Verdict:
         near_end=run.total_reached(control.progress()),
     )
     cause, evidence = cause_of(ending)
-    return Verdict(cause=cause, evidence=evidence, exit_code=_code(status), waits=cause is Cause.CUDA_OOM)
+    # A generation that an order launched and that died before its first step may be taken back to the previous knobs.
+    stillborn = cause in _BY_ITSELF and generation > 1 and status is not None and run.steps_made() == 0
+    waits = cause is Cause.CUDA_OOM or stillborn
+    return Verdict(cause=cause, evidence=evidence, exit_code=_code(status), waits=waits)
 
 
 def _stopped_by(run: Run, records: Iterable[OrderRecord], generation: int) -> OrderRecord | None:
@@ -114,7 +118,7 @@ def check_resumed(run: Run) -> None:
     body = {
         "generation": generation.number,
         "kind": "not_resumed",
-        "cause": None,
+        "cause": "not_resumed",
         "exit_status": None,
         "step": progress.step if progress else None,
         "last_state_step": generation.resume_step,

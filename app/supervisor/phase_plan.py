@@ -76,9 +76,19 @@ def check_channel(ex: Execution) -> None:
     if order.kind is not OrderKind.REPLACE:
         return
     check_one_trainer(ex)
-    if "resume" not in can:
-        raise Refused(Reason.NO_RESUME_RECIPE, "the trainer's hello.json does not promise to go on from a state")
-    if not order.after_oom and ex.run.steps_made() == 0:
+    check_resumable(ex)
+
+
+def check_resumable(ex: Execution) -> None:
+    """The trainer promises to go on from a state, and where it must save first it was seen at a step boundary.
+
+    What an earlier generation of the same command has shown counts for one that got no further than loading.
+    """
+    numbers = range(1, ex.order.generation + 1)
+    hellos = [hello for number in numbers if (hello := ex.run.control(number).hello()) is not None]
+    if not any("resume" in hello.can for hello in hellos):
+        raise Refused(Reason.NO_RESUME_RECIPE, "no hello.json of the trainer promises to go on from a state")
+    if must_save(ex) and not ex.order.after_oom and ex.run.steps_made() == 0:
         raise Refused(Reason.NO_RESUME_RECIPE, "the trainer has made no step yet: nothing shows that it can save")
 
 

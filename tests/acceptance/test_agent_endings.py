@@ -101,12 +101,33 @@ def test_an_agent_that_is_killed_while_it_waits(run: World) -> None:
     run.write_config(**OOM)
     run.start()
     ended(run)
-    eventually(lambda: run.service.seen.registrations[-1]["state"] == "waiting", what="waiting")
+    beats = run.service.seen.heartbeats
+    run.service.until(lambda: "waiting" in [beat["state"] for beat in beats], 20, "waiting")
 
     os.kill(run.identity("agent").pid, signal.SIGKILL)
     run.issue("o-1", "replace", knobs={"batch_size": "/2"}, after_oom=True)
 
     assert run.service.until_report("o-1", "launched")["detail"]["generation"] == 2
+
+
+def test_back_to_the_previous_knobs(run: World) -> None:
+    """Generation 2 dies before its first step: `run` waits, and an order brings the previous values back."""
+    run.write_config(step_seconds=0.2)
+    run.start()
+    run.until_step(2)
+    run.config.with_name("lora.tunewarden-g2.yaml").write_text("a name that is taken")
+
+    run.issue("o-1", "replace", knobs={"batch_size": "/2"})
+    launched = run.service.until_report("o-1", "launched")["detail"]
+    os.kill(launched["pid"], signal.SIGKILL)
+    event = ended(run, 2)
+    run.issue("o-2", "replace", generation=2, knobs={"batch_size": "4", "gradient_accumulation": "1"}, after_oom=True)
+    again = run.service.until_report("o-2", "launched")["detail"]
+
+    assert (event["cause"], event["waits_s"]) == ("killed", 60.0)
+    assert again["resume_step"] == launched["resume_step"]
+    run.until_step(again["resume_step"] + 1, generation=3)
+    assert "batch_size: 4 " in (run.folder / "lora.tunewarden-g4.yaml").read_text()
 
 
 def test_out_of_memory_without_a_service_ends_the_run(run: World) -> None:

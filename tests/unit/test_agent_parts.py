@@ -1,0 +1,223 @@
+"""The agent's pure parts: orders from the wire, cards, step rates, the control directory, who the trainer is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunewarden.domain.order import HostCheck, OrderKind
+from tunewarden.processes.identity import ProcessId
+from tunewarden.processes.tree import Member
+from tunewarden.sampling.reading import GpuProcess, GpuReading
+from tunewarden.supervisor.cards import confirms, holder_of, job_cards
+from tunewarden.supervisor.control import ControlDirectory, Mode, State
+from tunewarden.supervisor.local_stop import trainer_of
+from tunewarden.supervisor.orders import parse_order
+from tunewarden.supervisor.step_rate import StepRates
+
+ORDER = {"protocol": 1, "order_id": "o-1", "job_id": "j", "generation": 1, "kind": "replace"}
+GIB = 1 << 30
+
+
+def test_an_order_with_only_what_it_must_have() -> None:
+    """What is left out takes the safe default: save first, lose nothing, keep the effective batch."""
+    order = parse_order({**ORDER, "a_field_of_next_year": [1]})
+
+    assert order.kind is OrderKind.REPLACE
+    assert (order.save_first, order.lose_unsaved, order.allow_effective_batch_change) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"protocol": 2},
+        {"kind": "reboot"},
+        {"order_id": ""},
+        {"order_id": None},
+        {"save_first": "false"},
+        {"lose_unsaved": 1},
+        {"confirm": [{"metric": "temperature", "op": ">", "value": 1}]},
+        {"confirm": [{"metric": "utilization", "op": ">=", "value": 1}]},
+        {"confirm": ["memory_ratio"]},
+        {"knobs": ["batch_size"]},
+        {"generation": "x"},
+    ],
+)
+def test_an_order_that_is_not_understood(change: dict[str, Any]) -> None:
+    """What can't be read is not done."""
+    with pytest.raises(ValueError, match=r".+"):
+        parse_order({**ORDER, **change})
+
+
+def card(index: int = 0, used: int | None = 20, *processes: GpuProcess, utilization: float | None = 50.0) -> GpuReading:
+    free = None if used is None else (24 - used) * GIB
+    return GpuReading(
+        uuid=f"GPU-{index}{index}aa",
+        index=index,
+        name="card",
+        memory_used=None if used is None else used * GIB,
+        memory_free=free,
+        memory_total=24 * GIB,
+        utilization=utilization,
+        processes=processes,
+    )
+
+
+OURS = GpuProcess(pid=10, memory=19 * GIB, name="python")
+OTHER = GpuProcess(pid=99, memory=19 * GIB, name="blender")
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, None),
+        ("1", [1]),
+        ("0,1", [0, 1]),
+        ("GPU-11aa", [1]),
+        ("gpu-11", [1]),
+        ("7", None),
+        ("", None),
+        ("0,7", None),
+        ("nonsense", None),
+    ],
+)
+def test_cards_by_what_the_job_may_see(visible: str | None, expected: list[int] | None) -> None:
+    """Without a process of the job on a card, CUDA_VISIBLE_DEVICES says which it is; anything doubtful is unknown."""
+    found = job_cards([card(0), card(1)], {10}, visible, simulated=False)
+
+    assert (None if found is None else [gpu.index for gpu in found]) == expected
+
+
+def test_cards_by_their_processes() -> None:
+    """A card that holds a process of the job is the job's, whatever the environment says."""
+    found = job_cards([card(0, 20, OTHER), card(1, 20, OURS)], {10}, "0", simulated=False)
+
+    assert found is not None
+    assert [gpu.index for gpu in found] == [1]
+
+
+@pytest.mark.parametrize(
+    ("check", "cards", "expected"),
+    [
+        (HostCheck(metric="memory_ratio", op=">", value=0.8), [card(0, 1), card(1, 20)], True),
+        (HostCheck(metric="memory_ratio", op=">", value=0.9), [card(0, 20)], False),
+        (HostCheck(metric="utilization", op="<", value=0.6), [card(0), card(1)], True),
+        (HostCheck(metric="utilization", op="<", value=0.6), [card(0), card(1, utilization=90.0)], False),
+        (HostCheck(metric="utilization", op="<", value=0.6), [card(0), card(1, utilization=None)], None),
+        (HostCheck(metric="memory_ratio", op=">", value=0.1), [card(0, None)], None),
+        (HostCheck(metric="memory_ratio", op=">", value=0.1), [], None),
+    ],
+)
+def test_confirmations(check: HostCheck, cards: list[GpuReading], expected: bool | None) -> None:
+    """The fullest (busiest) card decides; a card without data decides nothing."""
+    assert confirms(check, cards) is expected
+
+
+@pytest.mark.parametrize(
+    ("gpu", "before", "free"),
+    [
+        (card(0, 20, OURS), 0, False),
+        (card(0, 20, OTHER), 0, False),
+        (card(0, 20, OTHER), 19 * GIB, True),
+        (card(0, 1), 0, True),
+        (card(0, 20), 0, False),
+        (card(0, None), 0, True),
+    ],
+)
+def test_a_card_that_is_not_free_names_its_holder(gpu: GpuReading, before: int, free: bool) -> None:
+    """Ours, or somebody who was not there before the stop, keeps the launch waiting."""
+    assert (holder_of(gpu, {10}, before) is None) is free
+
+
+def test_step_rates() -> None:
+    """The rate is over the last minute; the median needs 50 steps or five minutes."""
+    rates = StepRates()
+    for second in range(40):
+        rates.add(float(second), second)
+    early = rates.median()
+    for second in range(40, 200):
+        rates.add(float(second), second)
+    rates.add(260.0, 200)
+
+    assert early is None
+    assert rates.median() == pytest.approx(1.0)
+    assert rates.rate() == pytest.approx(1 / 61)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[1]", b'{"request_id": "r-2", "ok": true, "step": 1, "path": "/x"}', b"\xff", b"null", b"[" * 100000],
+)
+def test_a_receipt_that_is_none(tmp_path: Path, content: bytes) -> None:
+    """Half files, other answers and nonsense are no answer."""
+    (tmp_path / "receipt.json").write_bytes(content)
+
+    assert ControlDirectory(tmp_path).receipt("r-1") is None
+
+
+@pytest.mark.parametrize("path", ["relative", "", 7, "/a\0b"])
+def test_a_receipt_without_a_usable_path_is_not_ok(tmp_path: Path, path: object) -> None:
+    """ok without a step and an absolute path proves nothing."""
+    content = {"request_id": "r-1", "ok": True, "step": 3, "path": path}
+    (tmp_path / "receipt.json").write_text(json.dumps(content))
+    receipt = ControlDirectory(tmp_path).receipt("r-1")
+
+    assert receipt is not None
+    assert not receipt.ok
+
+
+def test_a_loss_that_is_no_number_reads_as_none(tmp_path: Path) -> None:
+    """Python's json writes NaN, which is no JSON: it must not reach the service."""
+    (tmp_path / "progress.json").write_text('{"step": 3, "loss": NaN, "step_seconds_sum": Infinity}')
+    progress = ControlDirectory(tmp_path).progress()
+
+    assert progress is not None
+    assert (progress.step, progress.loss, progress.step_seconds_sum) == (3, None, None)
+
+
+def test_a_request_is_put_once(tmp_path: Path) -> None:
+    """Asked again after a restart, a request that is taken or withdrawn already is not put again."""
+    control = ControlDirectory(tmp_path)
+    control.ask("r-1", Mode.SAVE)
+    (tmp_path / "stop").rename(tmp_path / "stop.taken")
+    control.ask("r-1", Mode.SAVE)
+    asked_again = (tmp_path / "stop").exists()
+    control.ask("r-2", Mode.SAVE)
+    withdrawn = control.withdraw("r-2")
+    control.ask("r-2", Mode.SAVE)
+
+    assert not asked_again
+    assert withdrawn
+    assert not (tmp_path / "stop").exists()
+
+
+def test_a_partial_state_is_not_whole(tmp_path: Path) -> None:
+    """What is there under a partial name is not there."""
+    (tmp_path / "s.partial").write_text("x")
+    (tmp_path / "s").write_text("x")
+
+    assert [State(step=1, path=tmp_path / name).whole for name in ("s.partial", "s", "t")] == [False, True, False]
+
+
+def member(pid: int, ppid: int, *cmdline: str) -> Member:
+    return Member(id=ProcessId(pid, 1), ppid=ppid, uid=0, cmdline=cmdline, rss_bytes=0, cpu_ticks=0, state="S")
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        ([member(10, 1, "python", "t.py")], 10),
+        ([member(10, 1, "python", "t.py"), member(11, 10, "python", "t.py")], 10),
+        ([member(10, 1, "python", "accelerate", "launch"), member(11, 10, "/usr/bin/python3", "t.py")], 11),
+        ([member(10, 1, "python", "t.py"), member(11, 10, "python", "-c", "from multiprocessing.spawn import x")], 10),
+        ([member(10, 1, "bash", "x.sh"), member(11, 10, "sleep", "9")], 11),
+        ([member(10, 1, "sleep", "9")], 10),
+        ([], None),
+    ],
+)
+def test_who_gets_the_interrupt(tree: list[Member], expected: int | None) -> None:
+    """The trainer's own process: no launcher, no data loader."""
+    found = trainer_of(tuple(tree), ProcessId(10, 1))
+
+    assert (found.pid if found else None) == expected

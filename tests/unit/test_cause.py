@@ -1,0 +1,125 @@
+"""Why a generation ended, decided from texts that real trainers print."""
+
+from pathlib import Path
+
+import pytest
+
+from tunewarden.supervisor.cause import Cause, Ending, cause_of, is_oom_line
+from tunewarden.supervisor.generation_log import TAIL_BYTES, GenerationLog, LogStart
+
+TORCH = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB "
+    "of which 1.10 GiB is free."
+)
+OLD_TORCH = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 12.00 GiB total capacty; …)"
+LAUNCHER = (
+    "Traceback (most recent call last):\n  File 'accelerate', line 8\n"
+    "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1."
+)
+KILLED_CHILD = "subprocess.CalledProcessError: Command '['python', 'train.py']' died with <Signals.SIGKILL: 9>."
+BAR = "\rsteps:  10%|#         | 10/100 [00:01<00:09, 9.9it/s]"
+
+
+def ending(status: int | None, tail: str = "", crash: str | None = None, near_end: bool | None = None) -> Ending:
+    return Ending(exit_status=status, crash=crash, tail=tail, near_end=near_end)
+
+
+@pytest.mark.parametrize(
+    ("given", "cause"),
+    [
+        (ending(1, TORCH), Cause.CUDA_OOM),
+        (ending(1, "[rank0]: " + TORCH), Cause.CUDA_OOM),
+        (ending(1, OLD_TORCH), Cause.CUDA_OOM),
+        (ending(1, "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried"), Cause.CUDA_OOM),
+        (ending(1, BAR + BAR + "\n" + TORCH + "\n" + LAUNCHER), Cause.CUDA_OOM),
+        (ending(1, "RuntimeError: CUDA error: out of memory"), Cause.CUDA_OOM),
+        (ending(1, "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), Cause.CUDA_OOM),
+        (ending(1, "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"), Cause.CUDA_OOM),
+        (
+            ending(-6, "terminate called after throwing an instance of 'c10::Error'\nCUDA error: out of memory"),
+            Cause.CUDA_OOM,
+        ),
+        (ending(1, "", crash=TORCH), Cause.CUDA_OOM),
+        # The text without an end, and an end without the text.
+        (ending(0, TORCH), Cause.FINISHED),
+        (ending(-9), Cause.KILLED),
+        (ending(137, "Killed"), Cause.KILLED),
+        (ending(1, KILLED_CHILD), Cause.KILLED),
+        (ending(-9, "OOM during training step, skipping batch\n" + TORCH), Cause.KILLED),
+        (ending(1, TORCH + "\ncaught, trying a smaller batch\n" + KILLED_CHILD), Cause.KILLED),
+        (ending(1, TORCH + "\nskipping batch\nTraceback (most recent call last):\nKeyError: 'x'"), Cause.FAILED),
+        (ending(1, TORCH, crash="ValueError: bad latent"), Cause.FAILED),
+        (ending(1, "Out of memory: Killed process 4711 (python)"), Cause.KILLED),
+        (ending(1, "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory"), Cause.FAILED),
+        (ending(1, "FileNotFoundError: [Errno 2] No such file"), Cause.FAILED),
+        (ending(-11), Cause.FAILED),
+        (ending(-15), Cause.KILLED),
+        (ending(0, near_end=True), Cause.FINISHED),
+        (ending(0, near_end=False), Cause.UNKNOWN),
+        (ending(None, TORCH), Cause.UNKNOWN),
+    ],
+)
+def test_causes(given: Ending, cause: Cause) -> None:
+    """cuda_oom takes the exception's text and a bad end; a bare SIGKILL is killed."""
+    found, evidence = cause_of(given)
+
+    assert found is cause
+    assert evidence
+
+
+def test_the_evidence_is_the_line(tmp_path: Path) -> None:
+    """What is shown to a person is the exception's own line."""
+    _, evidence = cause_of(ending(1, BAR + "\n" + TORCH + "\n" + LAUNCHER))
+
+    assert evidence == TORCH
+
+
+@pytest.mark.parametrize("line", ["loss 0.1", "out of memory budget: 3", "tunewarden: waiting for memory"])
+def test_lines_that_are_none(line: str) -> None:
+    """Talk about memory is no out-of-memory."""
+    assert not is_oom_line(line)
+
+
+def test_only_this_generation_is_read(tmp_path: Path) -> None:
+    """An OOM text of the generation before is not seen."""
+    path = tmp_path / "output.log"
+    path.write_text(TORCH + "\n")
+    start = LogStart.now(path)
+    with path.open("a") as file:
+        file.write("ValueError: x\n")
+
+    log = GenerationLog(path, start)
+    log.read()
+
+    assert log.tail() == "ValueError: x\n"
+    assert log.oom_lines == 0
+
+
+def test_the_log_is_followed_across_its_rotation(tmp_path: Path) -> None:
+    """What was printed before and after the rotation is counted once."""
+    path = tmp_path / "output.log"
+    path.write_text("before\n")
+    log = GenerationLog(path, LogStart.now(path))
+    with path.open("a") as file:
+        file.write(TORCH + "\n")
+    path.rename(tmp_path / "output.log.1")
+    path.write_text("after\n" + TORCH[:20])
+
+    log.read()
+    with path.open("a") as file:
+        file.write(TORCH[20:] + "\r")
+    log.read()
+
+    assert log.oom_lines == 2
+    assert "before" not in log.tail()
+
+
+def test_the_tail_is_bounded(tmp_path: Path) -> None:
+    """However much is printed, 64 KiB are kept."""
+    path = tmp_path / "output.log"
+    log = GenerationLog(path, LogStart.now(path))
+    path.write_bytes(b"x" * (3 * TAIL_BYTES))
+
+    log.read()
+
+    assert len(log.tail()) == TAIL_BYTES
