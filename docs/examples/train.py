@@ -11,6 +11,7 @@ batch_size and twice the gradient_accumulation_steps.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -67,12 +68,13 @@ class Control:
         self.last_progress = 0.0
 
     def write(self, name, content):
-        """Under a temporary name, then renamed: a reader never sees half a file."""
+        """Under a temporary name, then renamed: a reader never sees half a file. A full disk ends no training."""
         if self.folder is None:
             return
         temporary = self.folder / f"{name}.tmp-{os.getpid()}"
-        temporary.write_text(json.dumps(content), encoding="utf-8")
-        temporary.replace(self.folder / name)
+        with contextlib.suppress(OSError):
+            temporary.write_text(json.dumps(content), encoding="utf-8")
+            temporary.replace(self.folder / name)
 
     def hello(self):
         self.write("pid.0.json", {"pid": os.getpid(), "rank": 0, "world_size": 1, "local_world_size": 1})
@@ -80,12 +82,9 @@ class Control:
 
     def resume_from(self):
         """The state that this generation must go on from, or None."""
-        try:
-            return (
-                json.loads((self.folder / "resume.json").read_text(encoding="utf-8"))["path"] if self.folder else None
-            )
-        except FileNotFoundError:
+        if self.folder is None or not (self.folder / "resume.json").exists():
             return None
+        return json.loads((self.folder / "resume.json").read_text(encoding="utf-8"))["path"]
 
     def resumed(self, step, path):
         self.write("resumed.json", {"step": step, "path": str(path)})

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -396,6 +397,17 @@ def test_a_control_file_is_renamed_into_place(make: Callable[..., Run]) -> None:
 
         assert json.load(held)["step"] == held_step
         assert os.fstat(held.fileno()).st_nlink == 0
+
+
+def test_a_control_directory_that_fails_does_not_end_the_training(make: Callable[..., Run]) -> None:
+    """Training is worth more than talking about it: without a place to write, it trains to its end."""
+    run = make(step_seconds=0.02, train_samples=30)
+    process = run.start()
+    run.until("progress.json", at_step(1))
+
+    shutil.rmtree(run.control)
+
+    assert run.finish(process)["steps"] == 75
 
 
 def test_ctrl_c_ends_it_as_any_python(make: Callable[..., Run]) -> None:
