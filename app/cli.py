@@ -1,6 +1,7 @@
 """The command line: parses, calls, prints. What acts goes through the service's API and is audited there."""
 
 import sys
+from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -162,6 +163,12 @@ def adjust(
 ) -> None:
     """Change knobs of a training config: prints the diff; --write puts a new file beside it."""
     local.adjust(config_file, knobs, write, Output())
+
+
+@cli.command()
+def version() -> None:
+    """Print the version."""
+    Output().line(package_version("tunewarden"))
 
 
 @cli.command()
