@@ -60,10 +60,27 @@ class Incoming:
     recheck_of: int | None = None
 
 
+class Newest:
+    """The newest episodes of a part of a delivery, read at once; one that was changed meanwhile is read again."""
+
+    def __init__(self, conn: Connection, incoming: Sequence["Incoming"]) -> None:
+        self._conn = conn
+        fingerprints = {item.alert.fingerprint for item in incoming if item.recheck_of is None}
+        self._rows = episodes.newest_of(conn, fingerprints) if fingerprints else {}
+        self._changed: set[str] = set()
+
+    def get(self, fingerprint: str) -> EpisodeRow | None:
+        if fingerprint in self._changed:
+            return episodes.newest(self._conn, fingerprint)
+        self._changed.add(fingerprint)
+        return self._rows.get(fingerprint)
+
+
 def decide_one(
     conn: Connection,
     moves: Moves,
     incoming: Incoming,
+    newest: Newest,
     jobs: Sequence[Job],
     deciding: Deciding,
     gathered: Gathered,
@@ -71,13 +88,15 @@ def decide_one(
 ) -> Decision | None:
     """Decide on the state as it is now, and write all that follows; None when the episode is over by now."""
     alert, at = incoming.alert, datetime.fromtimestamp(now, UTC)
-    seen = _seen(conn, incoming)
+    recheck_of = incoming.recheck_of
+    seen = newest.get(alert.fingerprint) if recheck_of is None else episodes.get(conn, recheck_of)
     event = _event(seen, incoming, at, deciding, gathered)
     if event is None:
         return None
     meant = resolve(alert, jobs, deciding.node_aliases)
     judged = judge(conn, alert, event, seen, meant, deciding, gathered, at, low_on_space=moves.acting.low_on_space())
-    episode_id = episodes.apply(conn, event, seen, alert, now, incoming.delivery_id)
+    noted = _noted(judged.decision, now)
+    episode_id = episodes.apply(conn, event, seen, alert, now, delivery_id=incoming.delivery_id, noted=noted)
     if event in _NOT_WRITTEN or episode_id is None:
         return judged.decision
     return _carry_out(conn, moves, incoming, judged, episode_id, seen, now)
@@ -140,12 +159,6 @@ def judge(
     return Judged(decision=decision, policy=policy, meant=meant, history=history, alert=alert, rules=deciding.rules)
 
 
-def _seen(conn: Connection, incoming: Incoming) -> EpisodeRow | None:
-    if incoming.recheck_of is not None:
-        return episodes.get(conn, incoming.recheck_of)
-    return episodes.newest(conn, incoming.alert.fingerprint)
-
-
 def _event(
     seen: EpisodeRow | None, incoming: Incoming, now: datetime, deciding: Deciding, gathered: Gathered
 ) -> EpisodeEvent | None:
@@ -177,13 +190,14 @@ def _carry_out(
         cancelled = cancel(conn, standing.remediation_id, now, reason=Reason.RESOLVED, moves=moves)
         decision = decision if cancelled else replace(decision, verdict=Verdict.IGNORE)
         remediation_id = standing.remediation_id
-    judged = replace(judged, decision=decision)
     if incoming.recheck_of is None or decision.verdict is Verdict.ACT or _new(decision, seen):
         delivery_id = incoming.delivery_id
         decisions.add(
             conn, decision, now=now, episode_id=episode_id, delivery_id=delivery_id, remediation_id=remediation_id
         )
-    _note(conn, decision, episode_id, now)
+    if decision is not judged.decision:
+        episodes.note(conn, episode_id, **_noted(decision, now))
+    judged = replace(judged, decision=decision)
     if decision.message:
         _tell(conn, moves, judged, episode_id, remediation_id, now)
     if decision.verdict is Verdict.ACT and remediation_id is not None:
@@ -269,14 +283,13 @@ def _tell(
     moves.acting.tell(conn, notice, remediation_id=key, moment=moment, now=now)
 
 
-def _note(conn: Connection, decision: Decision, episode_id: int, now: float) -> None:
-    values: dict[str, Any] = {"reason": decision.reason.value}
+def _noted(decision: Decision, now: float) -> dict[str, Any]:
+    """What a decision leaves on its episode."""
+    noted: dict[str, Any] = {"reason": decision.reason.value}
     if decision.reason is not Reason.RESOLVED:
         recheck_at = None if decision.recheck_s is None else now + decision.recheck_s
-        values |= {"recheck_at": recheck_at, "policy": decision.policy or None, "job_id": decision.job_id or None}
-    if decision.message:
-        values["messaged"] = True
-    episodes.note(conn, episode_id, **values)
+        noted |= {"recheck_at": recheck_at, "policy": decision.policy or None, "job_id": decision.job_id or None}
+    return noted | ({"messaged": True} if decision.message else {})
 
 
 def _new(decision: Decision, seen: EpisodeRow | None) -> bool:

@@ -16,7 +16,7 @@ from tunewarden.domain.alert import Alert
 from tunewarden.domain.decision import Decision
 from tunewarden.domain.episode import EXPIRES_AFTER, REPEAT_INTERVAL, closes, expires
 from tunewarden.errors import StoreUnavailable, TunewardenError
-from tunewarden.pipeline.deciding import Deciding, Gathered, Incoming, decide_one
+from tunewarden.pipeline.deciding import Deciding, Gathered, Incoming, Newest, decide_one
 from tunewarden.pipeline.gathering import Sources, gather, known_jobs, listed_now
 from tunewarden.pipeline.moves import Acting, Moves, write_moves
 from tunewarden.ports import Clock
@@ -269,7 +269,8 @@ def _decide_all(
     conn: Connection, moves: Moves, incoming: Sequence[Incoming], deciding: Deciding, gathered: Gathered, now: float
 ) -> list[Decision]:
     jobs = known_jobs(conn, now)
-    found = (decide_one(conn, moves, item, jobs, deciding, gathered, now) for item in incoming)
+    newest = Newest(conn, incoming)
+    found = (decide_one(conn, moves, item, newest, jobs, deciding, gathered, now) for item in incoming)
     return [decision for decision in found if decision is not None]
 
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import structlog
 from sqlalchemy import Connection
 
-from tunewarden.adapters.store import episodes
 from tunewarden.adapters.store import jobs as job_rows
 from tunewarden.adapters.store.engine import Store
 from tunewarden.domain.alert import Alert
@@ -19,7 +18,7 @@ from tunewarden.domain.evidence import Answer
 from tunewarden.domain.job import Job
 from tunewarden.domain.resolution import Meant, resolve
 from tunewarden.errors import Permanent, Retryable
-from tunewarden.pipeline.deciding import Deciding, Gathered, Incoming
+from tunewarden.pipeline.deciding import Deciding, Gathered, Incoming, Newest
 
 log = structlog.get_logger(__name__)
 
@@ -102,8 +101,9 @@ def _wanted(conn: Connection, incoming: Sequence[Incoming], deciding: Deciding, 
     jobs, at = known_jobs(conn, now), datetime.fromtimestamp(now, UTC)
     asked: dict[str, None] = {}
     stale, diagnoses = False, []
+    newest = Newest(conn, incoming)
     for item in incoming:
-        seen = None if item.recheck_of is not None else episodes.newest(conn, item.alert.fingerprint)
+        seen = None if item.recheck_of is not None else newest.get(item.alert.fingerprint)
         episode = seen.episode if seen else None
         stale |= looks_stale(episode, item.alert)
         event = EpisodeEvent.RECHECKED if item.recheck_of is not None else None

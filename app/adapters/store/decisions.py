@@ -10,6 +10,8 @@ from tunewarden.domain.decision import Decision
 from tunewarden.domain.reason import Reason
 from tunewarden.domain.remediation import State
 
+_INSERT = insert(decisions).returning(decisions.c.decision_id)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Linked:
@@ -42,7 +44,7 @@ def add(
         "remediation_id": remediation_id,
         "facts": dict(decision.facts),
     }
-    return int(conn.execute(insert(decisions).values(**values).returning(decisions.c.decision_id)).scalar_one())
+    return int(conn.execute(_INSERT, values).scalar_one())
 
 
 def newest(conn: Connection, *, limit: int = 100, job_id: str | None = None) -> list[RowMapping]:

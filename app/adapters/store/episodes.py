@@ -1,14 +1,18 @@
 """The episodes: one row from the first firing of a fingerprint until it is closed. Times are epoch seconds."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, update
 
 from tunewarden.adapters.store.tables import episodes
 from tunewarden.domain.alert import Alert, AlertStatus
 from tunewarden.domain.episode import Episode, EpisodeEvent
+
+_INSERT = insert(episodes).returning(episodes.c.episode_id)
+_UPDATE = update(episodes).where(episodes.c.episode_id == bindparam("this_episode"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,13 +23,19 @@ class EpisodeRow:
     alert: Alert
     reason: str | None
     recheck_at: float | None
+    repeats: int
 
 
 def newest(conn: Connection, fingerprint: str) -> EpisodeRow | None:
     """The newest episode of a fingerprint, open or closed."""
-    query = select(episodes).where(episodes.c.fingerprint == fingerprint)
-    row = conn.execute(query.order_by(episodes.c.episode_id.desc()).limit(1)).one_or_none()
-    return None if row is None else _row(row)
+    return newest_of(conn, [fingerprint]).get(fingerprint)
+
+
+def newest_of(conn: Connection, fingerprints: Iterable[str]) -> dict[str, EpisodeRow]:
+    """The newest episode of each fingerprint that has one: one query for a whole part of a delivery."""
+    wanted = select(func.max(episodes.c.episode_id)).where(episodes.c.fingerprint.in_(set(fingerprints)))
+    query = select(episodes).where(episodes.c.episode_id.in_(wanted.group_by(episodes.c.fingerprint)))
+    return {row.fingerprint: _row(row) for row in conn.execute(query)}
 
 
 def get(conn: Connection, episode_id: int) -> EpisodeRow | None:
@@ -35,25 +45,45 @@ def get(conn: Connection, episode_id: int) -> EpisodeRow | None:
 
 
 def apply(
-    conn: Connection, event: EpisodeEvent, seen: EpisodeRow | None, alert: Alert, now: float, delivery_id: int | None
+    conn: Connection,
+    event: EpisodeEvent,
+    seen: EpisodeRow | None,
+    alert: Alert,
+    now: float,
+    *,
+    delivery_id: int | None,
+    noted: Mapping[str, Any],
 ) -> int | None:
-    """Write what `event` does; the id of the episode that it is about, None when it is about none."""
+    """Write what `event` does; the id of the episode that it is about, None when it is about none.
+
+    `noted` is what the decision leaves on it: reason, policy, job_id, recheck_at, messaged.
+    """
     if event is EpisodeEvent.OPENED:
         if seen is not None and seen.episode.closed_at is None:
             close(conn, seen.episode.episode_id, now)
-        return _open(conn, alert, now, delivery_id)
+        return _open(conn, alert, now, delivery_id, noted)
     if seen is None:
         return None
+    values: dict[str, Any] = {}
     if event is EpisodeEvent.RESOLVED:
-        _update(conn, seen, resolved_at=now, last_seen_at=now, recheck_at=None)
-    if event in (EpisodeEvent.REPEATED, EpisodeEvent.REOPENED):
-        _update(conn, seen, last_seen_at=now, resolved_at=None, repeats=episodes.c.repeats + 1, **_of_alert(alert))
+        values = {"resolved_at": now, "last_seen_at": now, "recheck_at": None, **noted}
+    elif event is EpisodeEvent.REPEATED:
+        values = {"last_seen_at": now, "repeats": seen.repeats + 1, **_of_alert(alert)}
+    elif event is EpisodeEvent.REOPENED:
+        values = {"last_seen_at": now, "resolved_at": None, "repeats": seen.repeats + 1, **_of_alert(alert), **noted}
+    elif event is EpisodeEvent.RECHECKED:
+        values = dict(noted)
+    starts_at, known = values.get("starts_at"), seen.episode.starts_at
+    if known is not None and (starts_at is None or starts_at < known.timestamp()):
+        values.pop("starts_at", None)  # the newest firing seen: HA members may deliver out of order
+    if values:
+        note(conn, seen.episode.episode_id, **values)
     return seen.episode.episode_id
 
 
 def note(conn: Connection, episode_id: int, **values: Any) -> None:
-    """Keep what a decision left: recheck_at, messaged, job_id, policy, reason."""
-    conn.execute(update(episodes).where(episodes.c.episode_id == episode_id).values(**values))
+    """Change columns of one episode, such as what a decision left: recheck_at, messaged, job_id, policy, reason."""
+    conn.execute(_UPDATE, {"this_episode": episode_id, **values})
 
 
 def due(conn: Connection, now: float, *, limit: int) -> list[EpisodeRow]:
@@ -89,9 +119,9 @@ def close(conn: Connection, episode_id: int, now: float) -> None:
     note(conn, episode_id, closed_at=now, recheck_at=None)
 
 
-def _open(conn: Connection, alert: Alert, now: float, delivery_id: int | None) -> int:
+def _open(conn: Connection, alert: Alert, now: float, delivery_id: int | None, noted: Mapping[str, Any]) -> int:
     values = {
-        "fingerprint": alert.fingerprint[:64],
+        "fingerprint": alert.fingerprint,
         "alertname": alert.name[:256],
         "opened_at": now,
         "last_seen_at": now,
@@ -99,8 +129,9 @@ def _open(conn: Connection, alert: Alert, now: float, delivery_id: int | None) -
         "repeats": 0,
         "messaged": False,
         **_of_alert(alert),
+        **noted,
     }
-    return int(conn.execute(insert(episodes).values(**values).returning(episodes.c.episode_id)).scalar_one())
+    return int(conn.execute(_INSERT, values).scalar_one())
 
 
 def _of_alert(alert: Alert) -> dict[str, Any]:
@@ -109,13 +140,6 @@ def _of_alert(alert: Alert) -> dict[str, Any]:
         "annotations": {**alert.annotations, **({"generatorURL": alert.generator_url} if alert.generator_url else {})},
         "starts_at": alert.starts_at.timestamp() if alert.starts_at else None,
     }
-
-
-def _update(conn: Connection, seen: EpisodeRow, **values: Any) -> None:
-    starts_at, known = values.get("starts_at"), seen.episode.starts_at
-    if known is not None and (starts_at is None or starts_at < known.timestamp()):
-        values.pop("starts_at", None)  # the newest firing seen: HA members may deliver out of order
-    note(conn, seen.episode.episode_id, **values)
 
 
 def _row(row: Row[Any]) -> EpisodeRow:
@@ -143,6 +167,7 @@ def _row(row: Row[Any]) -> EpisodeRow:
         ),
         reason=row.reason,
         recheck_at=row.recheck_at,
+        repeats=row.repeats,
     )
 
 
