@@ -101,7 +101,10 @@ def warnings_of(target: Target) -> list[str]:
 
 
 def proxy_for(host: str, https_proxy: str, no_proxy: str) -> str | None:
-    """The proxy for a host by the values of HTTPS_PROXY and NO_PROXY, which only the settings read."""
-    if not https_proxy or proxy_bypass_environment(host, {"no": no_proxy}):
+    """The proxy for a host by the values of HTTPS_PROXY and NO_PROXY, which only the settings read.
+
+    Never for loopback, which a proxy can't reach. Like curl it takes a proxy without a scheme.
+    """
+    if not https_proxy or _is_loopback(host) or proxy_bypass_environment(host, {"no": no_proxy}):
         return None
-    return https_proxy
+    return https_proxy if "://" in https_proxy else f"http://{https_proxy}"

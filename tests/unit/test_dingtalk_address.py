@@ -110,3 +110,14 @@ def test_a_target_without_secret_and_keyword_is_warned_of(changes: dict[str, obj
 def test_no_proxy_is_honoured(no_proxy: str, proxy: str | None):
     """The forms that curl and Python know."""
     assert proxy_for("oapi.dingtalk.com", "http://proxy:3128", no_proxy) == proxy
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_loopback_is_never_reached_by_a_proxy(host: str):
+    """A stand-in on this host is spoken to directly, whatever the environment says."""
+    assert proxy_for(host, "http://proxy:3128", "") is None
+
+
+def test_a_proxy_without_a_scheme_is_taken():
+    """`HTTPS_PROXY=proxy:3128` is common, and curl takes it."""
+    assert proxy_for("oapi.dingtalk.com", "proxy:3128", "") == "http://proxy:3128"
