@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from tunewarden.adapters.dingtalk_address import robot_address, warnings_of
 from tunewarden.bootstrap import policies_of
 from tunewarden.commandline.output import Output
 from tunewarden.config import load_settings
@@ -42,6 +43,10 @@ def check(config: Path | None, output: Output) -> None:
     """
     settings = load_settings({"config": config})
     policies = policies_of(settings)
+    for target in (section.target() for section in settings.dingtalk):
+        robot_address(target)
+        for warning in warnings_of(target):
+            output.aside(f"warning: {warning}", "yellow")
     output.table(
         ("policy", "mode", "enabled", "file"),
         [(policy.name, policy.mode, "yes" if policy.enabled else "no", policy.file) for policy in policies],
