@@ -36,6 +36,8 @@ _TICK_S = 0.5
 _OBSERVE_S = 1.0
 _GREETING_S = 30.0
 _ACKNOWLEDGED_S = 3.0  # how long the end of a run may wait for the service to hear of it
+_GONE_ON_WITH = "gone_on_with"
+_MOST_STARTS = 5  # of an agent, over one order
 _GOODBYE_S = 1.0  # and the last heartbeat, where the service answers
 log = logging.getLogger(__name__)
 
@@ -82,6 +84,7 @@ class Agent:
         self._poll.start()
         self._end_what_cannot_be_told()
         for record in [each for each in self._records.values() if not each.ended]:
+            self.run.journal.note(_GONE_ON_WITH, {"order_id": record.order.order_id})
             self._carry_out(record)
         verdict = self._live()
         return self._finish(verdict)
@@ -107,11 +110,15 @@ class Agent:
                 self.run.outbox.put(Letter(id=entry.detail["event_id"], phase=EVENT, body=entry.detail))
 
     def _end_what_cannot_be_told(self) -> None:
-        """After a reboot, or with a damaged journal, what was open is told, never guessed."""
+        """After a reboot, with a damaged journal, or over an order that kills us: ended, never guessed."""
+        starts = [entry.detail["order_id"] for entry in self.run.journal.notes(_GONE_ON_WITH)]
         for record in self._records.values():
             if record.ended:
                 continue
-            if record.boot_id != boot_id():
+            if starts.count(record.order.order_id) >= _MOST_STARTS:
+                text = f"the agent died {_MOST_STARTS} times over this order; see agent.log in {self.run.folder.path}"
+                self._refuse(record, Reason.AGENT_RESTARTED, text)
+            elif record.boot_id != boot_id():
                 self._refuse(record, Reason.HOST_REBOOTED, "the host was started again meanwhile")
             elif self.run.journal.damaged:
                 self._refuse(record, Reason.AGENT_RESTARTED, "the journal is damaged: what was begun can't be told")
@@ -210,7 +217,7 @@ class Agent:
         situation = self.run.situation
         generation = situation.generation
         heard_by = time.monotonic() + _ACKNOWLEDGED_S
-        while time.monotonic() < deadline and not situation.interrupts:
+        while time.monotonic() < deadline and not situation.interrupts and not situation.keeper_lost:
             answer = self.run.outbox.answer(event_id, EVENT)
             if answer is None and time.monotonic() >= heard_by:
                 return  # the service is away: the job's end is not held up

@@ -1,7 +1,9 @@
 """What the agent sees of the job's processes and cards. Used by the main thread and the heartbeat."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tunewarden.processes.identity import ProcessId, read_proc
@@ -9,6 +11,18 @@ from tunewarden.processes.tree import Member, members
 from tunewarden.sampling.gpu import GpuReading, open_gpu_source
 from tunewarden.supervisor.cards import job_cards
 from tunewarden.supervisor.keeper_link import Situation
+
+_RECENT_CARDS_S = 0.9  # below the shortest heartbeat
+_RECENT_S = 0.5  # a walk over /proc takes long on a busy host, and one look at the cards asks several times
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """One walk over /proc."""
+
+    at: float
+    launcher: ProcessId | None
+    members: tuple[Member, ...]
 
 
 class HostWatch:
@@ -27,6 +41,8 @@ class HostWatch:
         self._simulated = simulate_gpu is not None
         self._lock = threading.RLock()
         self._source = open_gpu_source(simulate_gpu, self._pids, trainers)
+        self._seen: _Seen | None = None
+        self._read: tuple[float, tuple[GpuReading, ...]] | None = None
         self._cards: tuple[str, ...] | None = None  # the uuids that were the job's when it was last seen on a card
 
     @property
@@ -34,15 +50,27 @@ class HostWatch:
         """The keeper's pid while it lives."""
         return None if self._situation.keeper_lost else self._keeper_pid
 
-    def members(self) -> tuple[Member, ...]:
-        """The living processes of the job, parents first."""
-        launcher = self._situation.launcher
-        return members((launcher,) if launcher else (), self._job_id, subreaper=self.subreaper)
-
-    def gpus(self) -> tuple[GpuReading, ...]:
-        """Every card of this host; empty where none can be read."""
+    def members(self, *, fresh: bool = False) -> tuple[Member, ...]:
+        """The living processes of the job, parents first; up to half a second old unless `fresh`."""
+        launcher, now = self._situation.launcher, time.monotonic()
         with self._lock:
-            return self._source.read().gpus
+            seen = self._seen
+            if fresh or seen is None or seen.launcher != launcher or now - seen.at > _RECENT_S:
+                roots = (launcher,) if launcher else ()
+                found = members(roots, self._job_id, subreaper=self.subreaper)
+                self._seen = seen = _Seen(at=now, launcher=launcher, members=found)
+            return seen.members
+
+    def gpus(self, *, fresh: bool = False) -> tuple[GpuReading, ...]:
+        """Every card of this host, up to a second ago unless `fresh`; empty where none can be read.
+
+        A simulated card's utilization is over the time since the last read: a short one would be noise.
+        """
+        now = time.monotonic()
+        with self._lock:
+            if fresh or self._read is None or now - self._read[0] > _RECENT_CARDS_S:
+                self._read = (now, self._source.read().gpus)
+            return self._read[1]
 
     def job_gpus(self, gpus: tuple[GpuReading, ...], pids: Iterable[int]) -> tuple[GpuReading, ...] | None:
         """The job's cards among `gpus`, and where the job is gone, those that it was last seen on; None: unknown."""

@@ -24,7 +24,7 @@ def stop_locally(run: Run) -> None:
     """End the generation as the person asked; returns when it has ended."""
     if run.situation.interrupts < 2 and not run.situation.ended:
         _gently(run)
-    if run.situation.interrupts >= 2 or run.host.members():
+    if run.situation.interrupts >= 2 or run.host.members(fresh=True):
         _firmly(run)
     while not run.situation.ended and not run.situation.keeper_lost:
         run.pump(_TICK_S)
@@ -68,7 +68,7 @@ def _unanswered_or_good(run: Run, request_id: str) -> bool:
 
 def _interrupt_trainer(run: Run) -> None:
     """SIGINT to the trainer's process alone: its data loaders must not die first."""
-    trainer = trainer_of(run.host.members(), run.situation.launcher)
+    trainer = trainer_of(run.host.members(fresh=True), run.situation.launcher)
     if trainer is None:
         return
     run.say(f"this job can't be told to save: passing Ctrl-C on to it (pid {trainer.pid}); again: stop now")

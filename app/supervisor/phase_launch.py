@@ -91,8 +91,8 @@ def _holder(ex: Execution) -> str | None:
     """Who holds one of the job's cards; None: they are free, or there is no data on them."""
     stop = ex.record.intents.get("stop")
     others: Mapping[str, int] = stop.detail["others"] if stop else {}
-    pids = frozenset(member.id.pid for member in ex.run.host.members())
-    for gpu in ex.run.host.job_gpus(ex.run.host.gpus(), pids) or ():
+    pids = frozenset(member.id.pid for member in ex.run.host.members(fresh=True))
+    for gpu in ex.run.host.job_gpus(ex.run.host.gpus(fresh=True), pids) or ():
         holder = holder_of(gpu, pids, others.get(gpu.uuid, 0))
         if holder is not None:
             return holder

@@ -18,9 +18,9 @@ _REAPED_S = 5.0  # how long the keeper may take to say how the launcher ended
 
 def intend(ex: Execution) -> dict[str, Any]:
     """Who is to be ended, and what others hold of the job's cards now: what may stay when we look again."""
-    members = ex.run.host.members()
+    members = ex.run.host.members(fresh=True)
     pids = frozenset(member.id.pid for member in members)
-    cards = ex.run.host.job_gpus(ex.run.host.gpus(), pids) or ()
+    cards = ex.run.host.job_gpus(ex.run.host.gpus(fresh=True), pids) or ()
     launcher = ex.run.situation.launcher
     return {
         "launcher": _listed(launcher) if launcher else None,

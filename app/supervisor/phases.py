@@ -4,6 +4,7 @@ After a SIGKILL the same table is walked again: phases with an outcome are passe
 acted on again; its act looks first at what is there already.
 """
 
+import errno
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -127,6 +128,10 @@ def carry_out(run: Run, record: OrderRecord) -> None:
         end(ex, Phase.REFUSED, refusal.reason, str(refusal))
     except Superseded as superseded:
         end(ex, Phase.SUPERSEDED, superseded.reason, str(superseded))
+    except OSError as error:
+        log.exception("order %s", record.order.order_id)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        end(ex, Phase.REFUSED, Reason.NO_DISK_SPACE if full else Reason.UNCERTAIN, f"the host refused: {error}")
 
 
 def _do(ex: Execution, row: PhaseRow) -> None:

@@ -10,8 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tunewarden.api.jobs_wire import EventBody, Registration, ReportBody
 from tunewarden.domain.order import ENDING_PHASES, OrderKind, Phase
 from tunewarden.domain.reason import Reason
+from tunewarden.domain.sample import Heartbeat
 
 TOKEN = "an-agents-token"
 REGISTRATION = {
@@ -143,6 +145,7 @@ class StandIn:
         self._require(body, REGISTRATION, "registration")
         if body.get("state") not in STATES:
             self.seen.faults.append(f"registration: state {body.get('state')}")
+        self._understood(Registration.model_validate, body)
         self.registered = True
         self.seen.registrations.append(body)
         return 200, {"job_id": "x", "protocol": 1}
@@ -153,6 +156,7 @@ class StandIn:
         self._require(body, HEARTBEAT, "heartbeat")
         self._require(body.get("job", {}), JOB, "heartbeat.job")
         self._require(body.get("host", {}), HOST, "heartbeat.host")
+        self._understood(Heartbeat.from_wire, body)
         self.seen.heartbeats.append(body)
         return 200, {"order": False, "held": False}
 
@@ -169,6 +173,7 @@ class StandIn:
 
     def report(self, order_id: str, phase: str, body: dict[str, Any]) -> tuple[int, Any]:
         self._require(body, {"protocol", "generation", "reason", "detail"}, f"report {phase}")
+        self._understood(ReportBody.model_validate, body)
         with suppress(ValueError):
             Phase(phase)
             if body["reason"] is not None:
@@ -182,8 +187,16 @@ class StandIn:
 
     def event(self, body: dict[str, Any]) -> tuple[int, Any]:
         self._require(body, EVENT, "event")
+        self._understood(EventBody.model_validate, body)
         self.seen.events.append(body)
         return 202, {} if self.wait is None else {"wait": self.wait}
+
+    def _understood(self, read: Callable[[dict[str, Any]], object], body: dict[str, Any]) -> None:
+        """The service's own models take it."""
+        try:
+            read(body)
+        except ValueError as error:
+            self.seen.faults.append(str(error))
 
     def _require(self, body: Mapping[str, Any], keys: set[str], what: str) -> None:
         if set(body) != keys or (what.count(".") == 0 and body.get("protocol") != 1):
@@ -193,6 +206,11 @@ class StandIn:
 class _Handler(BaseHTTPRequestHandler):
     world: StandIn
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else head and body are two packets, and the second waits 40 ms for an ACK
+
+    def handle(self) -> None:
+        with suppress(ConnectionResetError):  # an agent that is killed
+            super().handle()
 
     def do_GET(self) -> None:
         self._answer()

@@ -1,16 +1,19 @@
 """SIGKILL of the real agent at every boundary of every phase: nothing is done twice, nothing is skipped."""
 
 import hashlib
+import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.agent_world import World, eventually, world
-from tunewarden.processes.identity import alive
+from tunewarden.processes.identity import alive, identify, read_stat
 from tunewarden.supervisor.phases import POINTS, TABLE
 
 KILLER = Path(__file__).with_name("killing_agent.py")
+TINY = Path(__file__).with_name("tiny_trainer.py")
 # Two phases have an effect with two halves: what is asked of another process, and its answer.
 HALVES = ["save.request:after_effect", "launch.request:after_effect"]
 CASES = [f"{row.name}:{point}" for row in TABLE for point in POINTS] + HALVES
@@ -19,6 +22,12 @@ CASES = [f"{row.name}:{point}" for row in TABLE for point in POINTS] + HALVES
 def begin(made: World, where: str) -> None:
     made.start(agent_argv=[sys.executable, "-E", "-P", str(KILLER), where])
     made.until_step(2)
+
+
+def read_ppid(pid: int) -> int:
+    found = read_stat(pid)
+    assert found is not None
+    return found.ppid
 
 
 @pytest.mark.parametrize("where", CASES)
@@ -63,3 +72,22 @@ def test_a_stop_survives_a_kill(tmp_path: Path, where: str) -> None:
         assert (made.run_dir / "killed").read_text() == where
         assert made.members() == []
         eventually(lambda: [each["cause"] for each in made.service.seen.events] == ["policy_stop"])
+
+
+def test_a_kill_amid_the_ending(tmp_path: Path) -> None:
+    """Killed with the script frozen and the trainer deaf to TERM: the next agent ends both."""
+    with world(tmp_path) as made:
+        trainer = f"{sys.executable} {TINY} deaf"
+        made.start(["sh", "-c", f"{trainer}; echo gone-on > after"])
+        made.until_step(2)
+
+        made.issue("o-1", "stop")
+        script = identify(read_ppid(made.trainer().pid))
+        assert script is not None
+        eventually(lambda: (stat := read_stat(script.pid)) is not None and stat.state == "T", what="the frozen script")
+        os.kill(made.identity("agent").pid, signal.SIGKILL)
+        made.service.until_report("o-1", "stopped", timeout=40)
+
+        assert made.exit_code() == 75
+        assert made.members() == []
+        assert not (tmp_path / "after").exists()

@@ -2,7 +2,7 @@
 
 good: saves when asked, resumes. refuses: receipt with ok false. lies: a receipt for a state that isn't there.
 slow: writes its state for 2 s under a partial name. never: takes no request. forgets: starts at 0 in generation 2 and
-writes no resumed.json. silent: writes no hello.json. load: never gets to its first step.
+writes no resumed.json. silent: writes no hello.json. load: never gets to its first step. deaf: good, ignores TERM.
 """
 
 import json
@@ -61,8 +61,8 @@ def begin() -> int:
 
 
 def main() -> None:
-    if MODE == "load":
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if MODE == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     step = begin()
     first = step
     if MODE != "silent":
