@@ -31,6 +31,7 @@ _PLAIN_FACTS = (
     "effective_batch_after",
     "config_path",
     "exit_status",
+    "planned",
     "names",
     "unsaved_steps",
     "detail",
@@ -75,6 +76,8 @@ def title_of(notice: Notice, status: str) -> str:
     """Status word, job, what: at most 40 characters. Plain text: a phone shows it as it is."""
     first = notice.changes[0] if notice.changes else None
     what = f"{first.knob} {first.before}→{first.after}" if first else notice.alert_name
+    if "ended" in notice.facts and not first:  # the status word says it; the event's name would add nothing
+        what = str(notice.facts.get("planned", ""))
     job = one_line(notice.job_name)
     room = TITLE_LIMIT - len(status)
     if job:

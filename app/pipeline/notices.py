@@ -69,17 +69,22 @@ def _facts(decision: Decision, alert: Alert) -> dict[str, Fact]:
         facts |= {"ended": alert.labels["cause"], "generation": alert.labels["generation"]}
     if detail := _detail(decision.facts):
         facts["detail"] = detail
-    action = _action(decision)
+    action = _action(decision, ended="ended" in facts)
     described = alert.annotations.get("description") or alert.annotations.get("summary") or ""
-    named = {"policy": decision.policy, "action": action, "description": described, "url": alert.generator_url}
+    # Never generatorURL: it is long, comes from whoever posts alerts, and leads nowhere from a phone.
+    url = alert.annotations.get("runbook_url", "")
+    named = {"policy": decision.policy, "action": action, "description": described, "url": url}
+    named["planned"] = ", ".join(f"{knob} {value}" for step in decision.steps for knob, value in step.knobs.items())
     return facts | {name: value for name, value in named.items() if value}
 
 
-def _action(decision: Decision) -> str:
+def _action(decision: Decision, *, ended: bool) -> str:
+    """The names of the steps. A job that has ended can't be saved or stopped any more: it is launched again."""
     would_have = decision.facts.get("would_have")
     if decision.verdict is not Verdict.ACT and isinstance(would_have, list):
         return "+".join(would_have)
-    return "+".join(step.kind.value for step in decision.steps if step.kind is not StepKind.NOTIFY)
+    kinds = [step.kind for step in decision.steps if step.kind is not StepKind.NOTIFY]
+    return "+".join("relaunch" if ended and kind is StepKind.REPLACE else kind.value for kind in kinds)
 
 
 def _detail(facts: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ _NAMES = {
     "resumed_step": "resumed_step",
     "step_now": "step_now",
     "launched_generation": "generation",
-    "config_path": "config_path",
+    "new_config_path": "config_path",
     "exit_status": "exit_status",
     "unsaved_steps": "unsaved_steps",
     "text": "detail",
@@ -41,7 +41,7 @@ def outcome_notice(remediation: Remediation, job: Job | None) -> Notice:
         severity=Severity.CRITICAL if urgent else Severity.INFO if calm else Severity.WARNING,
         mention=urgent,
         changes=_changes(remediation.facts),
-        numbers=_plain(remediation.facts.get("numbers")),
+        numbers=_numbers(remediation.facts),
         facts=_facts(remediation, job),
     )
 
@@ -119,6 +119,7 @@ def _changes(facts: Mapping[str, Any]) -> tuple[Change, ...]:
     )
 
 
-def _plain(value: Any) -> dict[str, Fact]:
-    pairs = value.items() if isinstance(value, Mapping) else ()
-    return {str(name): item for name, item in pairs if isinstance(item, str | int | float)}
+def _numbers(facts: Mapping[str, Any]) -> dict[str, Fact]:
+    """How full the card is now. The numbers of the decision were told with it; they are old by now."""
+    now = facts.get("vram_now")
+    return {"vram_ratio": now} if isinstance(now, int | float) else {}

@@ -83,6 +83,7 @@ class Verifier:
         self._store, self._acting, self._clock, self._prometheus = store, acting, clock, prometheus
         self._heartbeat_s, self._max_age_s, self._poll_s = heartbeat_s, max_age_s, poll_s
         self._seen: dict[str, Seen] = {}
+        self._listening_since = clock.monotonic()
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Look at every generation under watch until `stopping` is set."""
@@ -106,7 +107,7 @@ class Verifier:
             evidence = await self._evidence(remediation, job, now)
             finding = verdict(evidence, remediation.plan.expect, now)
             if finding.recovery is not Recovery.NOT_YET:
-                await self._conclude(remediation, evidence, finding)
+                await self._conclude(remediation, evidence, finding, _fullest(job, "memory_ratio"))
 
     async def _evidence(self, remediation: Remediation, job: JobNow, now: float) -> Evidence:
         facts = remediation.facts
@@ -168,13 +169,15 @@ class Verifier:
             return None
         return answer.holds
 
-    async def _conclude(self, remediation: Remediation, evidence: Evidence, finding: Finding) -> None:
+    async def _conclude(
+        self, remediation: Remediation, evidence: Evidence, finding: Finding, vram: float | None
+    ) -> None:
         def act(conn: Connection, moves: Moves) -> None:
             now = self._now()
             current = remediations.load(conn, remediation.remediation_id)
             if current is None or current.state is not State.VERIFYING:
                 return
-            facts = {"step_now": evidence.step, "resumed_step": evidence.resumed_step}
+            facts = {"step_now": evidence.step, "resumed_step": evidence.resumed_step, "vram_now": vram}
             kept = {name: value for name, value in facts.items() if value is not None}
             if not roll_back(conn, moves, current, evidence, finding, now):
                 event, reason = _end_of(current, finding)
@@ -184,6 +187,11 @@ class Verifier:
             await write_moves(self._store, self._acting, act)
         except (StaleClaim, InvalidTransition) as error:
             log.info("moved meanwhile", action="move_lost", error=str(error))
+
+    @property
+    def _listened(self) -> bool:
+        """False right after a start: that nothing is fresh then says nothing about the job."""
+        return self._clock.monotonic() - self._listening_since >= _FRESH_HEARTBEATS * self._heartbeat_s
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
@@ -219,16 +227,21 @@ def _remember(conn: Connection, *, remediation_id: str, seen: Seen) -> None:
 
 
 def _host_holds(check: HostCheck, job: JobNow) -> bool | None:
-    """The check against the newest sample: the job's fullest, or busiest, card."""
+    """The check against the newest sample."""
+    value = _fullest(job, check.metric)
+    return None if value is None else _OPERATORS[check.op](value, check.value)
+
+
+def _fullest(job: JobNow, metric: str) -> float | None:
+    """The memory ratio of the job's fullest card, or the utilisation of its busiest; from the newest sample."""
     heartbeat = Heartbeat.from_wire(job.sample)
     own = {gpu.uuid for gpu in heartbeat.gpus_of_job or ()}
     values = [
-        gpu.memory_ratio if check.metric == "memory_ratio" else _share(gpu.utilization)
+        gpu.memory_ratio if metric == "memory_ratio" else _share(gpu.utilization)
         for gpu in heartbeat.gpus
         if gpu.uuid in own
     ]
-    known = [value for value in values if value is not None]
-    return _OPERATORS[check.op](max(known), check.value) if known else None
+    return max((value for value in values if value is not None), default=None)
 
 
 def _share(percent: float | None) -> float | None:

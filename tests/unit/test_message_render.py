@@ -170,7 +170,7 @@ def test_a_finished_job_says_so():
     """The end of a job, with step and exit code zero shown."""
     message = render(FINISHED)
 
-    assert message.title == "Finished cat-lora TrainingJobEnded"
+    assert message.title == "Finished cat-lora"
     assert "The job finished as planned at step 1000 · exit code 0" in message.text
 
 
@@ -361,3 +361,19 @@ def test_a_single_message_is_cut_to_fit(limit: int):
     assert limit - 20 <= bytes_of(message) <= limit
     assert text.endswith("…")
     assert re.search(r"(\\|&[a-z]{0,3})…$", text) is None
+
+
+def test_a_job_that_died_is_not_said_to_be_saved():
+    """The decision about a dead job says how it ended, and that it is started again with which knob."""
+    died = Notice(
+        kind=NoticeKind.DECIDED,
+        reason=Reason.POLICY_MATCHED,
+        short_id="R-1",
+        job_name="cat-lora",
+        alert_name="TrainingJobEnded",
+        facts={"ended": "cuda_oom", "action": "relaunch", "planned": "batch_size /2"},
+    )
+    text = render(died).text
+
+    assert "The job ran out of GPU memory" in text
+    assert "Will: start the job again from its last checkpoint · batch\\_size /2" in text
