@@ -5,6 +5,7 @@ from pathlib import Path
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from alembic.script import ScriptDirectory
+from alembic.script.revision import RevisionError
 from alembic.util import CommandError
 from sqlalchemy import Connection
 
@@ -23,7 +24,7 @@ def migrate(conn: Connection) -> None:
     current = context.get_current_revision()
     try:
         missing = list(script.iterate_revisions("head", current or "base"))
-    except CommandError:
+    except (CommandError, RevisionError):
         raise StoreUnavailable(
             f"the store has schema {current}, which this version doesn't know: it was written by a newer tunewarden"
         ) from None
