@@ -27,6 +27,7 @@ from tunewarden.pipeline.notices import breaker_opened, decision_notice
 from tunewarden.pipeline.opening import begin, cancel
 from tunewarden.pipeline.past import heartbeat_of, history_of
 
+_SHORTEST_SILENCE_S = 15.0  # a busy host may be late by more than a short heartbeat
 _NOT_WRITTEN = frozenset({EpisodeEvent.REPEATED, EpisodeEvent.STALE_DUPLICATE, EpisodeEvent.NOTHING})
 
 
@@ -140,7 +141,7 @@ def judge(
             heartbeat=heartbeat,
             heartbeat_age_s=age_s,
             max_age_s=gathered.max_age_s,
-            heartbeat_max_age_s=3 * deciding.heartbeat_s,
+            heartbeat_max_age_s=max(_SHORTEST_SILENCE_S, 3 * deciding.heartbeat_s),
         )
     decision = decide(
         alert,
