@@ -11,7 +11,7 @@ from tunewarden.domain.message import Fact, Notice, NoticeKind, Severity
 from tunewarden.domain.policy import StepKind
 from tunewarden.domain.reason import Reason
 
-_NUMBERS = frozenset({"vram_ratio", "step_rate_median", *DIAGNOSIS_QUERIES})
+_NUMBERS = frozenset({"vram_ratio", "step", "step_rate_median", *DIAGNOSIS_QUERIES})
 _LISTS = ("names", "missing")  # shown by name; attempts are told as the detail
 # Nothing goes on by itself here: a person must act.
 _NEEDS_A_PERSON = frozenset(
