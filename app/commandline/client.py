@@ -1,6 +1,7 @@
 """The command line's side of the jobs API."""
 
 import getpass
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class ServiceClient:
         return self._call("POST", path, body or {})
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        headers = {"Authorization": f"Bearer {self._token()}", "X-Tunewarden-Actor": getpass.getuser()}
+        headers = {"Authorization": f"Bearer {self._token()}", "X-Tunewarden-Actor": _person()}
         try:
             answer = httpx.request(
                 method, self._url + path, json=body, headers=headers, timeout=TIMEOUT_S, trust_env=False
@@ -68,3 +69,11 @@ class ServiceClient:
                 f"{self._token_file} can't be read ({error.strerror}): `tunewarden serve` makes it at its first start; "
                 "on another host, copy it there and set TUNEWARDEN_AGENT_TOKEN_FILE"
             ) from error
+
+
+def _person() -> str:
+    """The user's name for the audit; the uid where it has none, as in a container that was started with `--user`."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError since Python 3.13
+        return f"uid {os.getuid()}"
