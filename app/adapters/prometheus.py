@@ -26,7 +26,8 @@ DEFAULT_INTERVAL_S = 15.0
 _INTERVAL_KEPT_S = 60.0
 _AT_ONCE = 16
 # The global section comes first in what Prometheus shows of its configuration (2.42 and 3.x).
-_INTERVAL = re.compile(r"^global:\s*\n(?:[ ]+.*\n)*?[ ]+scrape_interval: (\S+)$", re.MULTILINE)
+_GLOBAL = re.compile(r"^global:\n((?:[ ]+.*\n)*)", re.MULTILINE)
+_INTERVALS = re.compile(r"^  (?:scrape|evaluation)_interval: (\S+)$", re.MULTILINE)
 
 
 class Prometheus:
@@ -70,14 +71,19 @@ class Prometheus:
         return {expr: query.result() for expr, query in asked.items() if query in done and _worked(expr, query)}
 
     async def scrape_interval_s(self) -> float:
-        """The global scrape interval, asked at most once a minute; 15 s while it isn't known."""
+        """The longer of the global scrape and evaluation intervals: a recorded series is no younger than that.
+
+        Asked at most once a minute; 15 s while it isn't known.
+        """
         if time.monotonic() - self._interval_asked_at < _INTERVAL_KEPT_S:
             return self._interval_s
         self._interval_asked_at = time.monotonic()
         try:
             data = await self._get("/api/v1/status/config", {})
-            found = _INTERVAL.search(str(data.get("yaml", "")))
-            self._interval_s = parse_duration(found[1]).total_seconds() if found else DEFAULT_INTERVAL_S
+            section = _GLOBAL.search(str(data.get("yaml", "")))
+            found = _INTERVALS.findall(section[1]) if section else []
+            lengths = [parse_duration(text).total_seconds() for text in found]
+            self._interval_s = max(lengths, default=DEFAULT_INTERVAL_S)
         except (Retryable, Permanent, ValueError) as error:
             log.info("the scrape interval can't be asked", action="prometheus_unasked", error=str(error))
         return self._interval_s

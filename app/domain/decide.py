@@ -110,6 +110,7 @@ def _no_job(policy: Policy, meant: Meant, messaged: bool) -> Decision:
         reason=meant.reason or Reason.NO_TARGET,
         policy=policy.name,
         message=not messaged and notifies(policy),
+        recheck_s=_SLOW_RECHECK_S,  # its job may register, or show its cards, later
         facts={"names": list(meant.names)} if meant.names else {},
     )
 
@@ -120,7 +121,7 @@ def _over(case: Case) -> Decision | None:
     if case.job.state is JobState.ENDED:
         return tell(case, Reason.JOB_ENDED) if after_oom else quiet(case, Reason.JOB_ENDED)
     if case.job.state is JobState.LOST:
-        return tell(case, Reason.JOB_LOST)
+        return replace(tell(case, Reason.JOB_LOST), recheck_s=_SLOW_RECHECK_S)
     generation = case.alert.labels.get(GENERATION_LABEL)
     if after_oom and generation != str(case.job.generation):
         return quiet(case, Reason.WRONG_GENERATION)
@@ -168,8 +169,9 @@ def _condition(case: Case) -> Decision | None:
     if reason is None:
         return None
     age_left = case.job.registered_at + case.policy.job.min_age - case.now
-    recheck_s = max(1.0, age_left.total_seconds()) if age_left > timedelta(0) else None
-    return tell(case, reason, recheck_s=recheck_s)
+    if reason is Reason.CLOCK_SKEW or age_left <= timedelta(0):
+        return replace(tell(case, reason), recheck_s=_SLOW_RECHECK_S)
+    return tell(case, reason, recheck_s=max(1.0, age_left.total_seconds()))
 
 
 def _second_sign(case: Case) -> Decision | None:
@@ -204,7 +206,8 @@ def _only_told(case: Case) -> Decision | None:
 
 def _saved_recently(case: Case) -> Decision | None:
     steps, _ = plan_now(case)
-    if case.history.saved_at is None or any(step.kind is not StepKind.SAVE for step in steps):
+    kinds = {step.kind for step in steps}
+    if case.history.saved_at is None or StepKind.SAVE not in kinds or kinds & DESTRUCTIVE:
         return None
     left = case.history.saved_at + case.policy.limits.save_interval - case.now
     return wait(case, Reason.SAVED_RECENTLY, left) if left > timedelta(0) else None

@@ -55,7 +55,9 @@ def settles(state: State, reason: Reason) -> bool:
     """Whether a remediation that ended so leaves nothing more to do for the episode that opened it."""
     if state in (State.REFUSED, State.CANCELLED):
         return reason not in _WORTH_ANOTHER_TRY
-    return state not in (State.DONE, State.SUPERSEDED)
+    if state is State.DONE:  # a save may be due again; a command runs once an episode
+        return reason is not Reason.SAVED
+    return state is not State.SUPERSEDED
 
 
 def cools_down(state: State) -> bool:

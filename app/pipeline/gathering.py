@@ -25,6 +25,7 @@ log = structlog.get_logger(__name__)
 KNOWN_FOR_S = 24 * 3600.0  # an alert can still mean a job that ended so long ago
 _DIAGNOSE_S = 5.0
 _SCRAPES = 2
+_SHORTEST_S = 5.0  # a busy Prometheus that scrapes each second is late by more than two of them
 
 
 class AsksPrometheus(Protocol):
@@ -78,7 +79,9 @@ async def gather(
         _listed(sources, wanted.stale),
         _diagnoses(sources, wanted.diagnoses),
     )
-    return Gathered(answers=answers, max_age_s=_SCRAPES * interval_s, listed=listed, diagnoses=diagnoses)
+    return Gathered(
+        answers=answers, max_age_s=max(_SHORTEST_S, _SCRAPES * interval_s), listed=listed, diagnoses=diagnoses
+    )
 
 
 def known_jobs(conn: Connection, now: float) -> list[Job]:
