@@ -58,6 +58,7 @@ def view_of(thread: Sequence[Notice], words: Words, *, plain: bool) -> dict[str,
         "earlier": _earlier(thread, words),
         "mention": notice.mention,
         "action": _listed(words, words.actions, facts.get("action", facts.get("would_have", ""))),
+        "would_have": _listed(words, words.actions, facts.get("would_have", "")),
         "missing": _listed(words, words.numbers, facts.get("missing", "")),
         "cause": _word(words.causes, facts.get("cause")),
         "ended": _word(words.ends, facts.get("ended")),
@@ -75,9 +76,10 @@ def view_of(thread: Sequence[Notice], words: Words, *, plain: bool) -> dict[str,
 def title_of(notice: Notice, status: str) -> str:
     """Status word, job, what: at most 40 characters. Plain text: a phone shows it as it is."""
     first = notice.changes[0] if notice.changes else None
-    what = f"{first.knob} {first.before}→{first.after}" if first else notice.alert_name
-    if "ended" in notice.facts and not first:  # the status word says it; the event's name would add nothing
-        what = str(notice.facts.get("planned", ""))
+    planned = str(notice.facts.get("planned", ""))
+    # Of a job's end the status word says enough: the event's name would add nothing.
+    name = "" if "ended" in notice.facts else notice.alert_name
+    what = f"{first.knob} {first.before}→{first.after}" if first else planned or name
     job = one_line(notice.job_name)
     room = TITLE_LIMIT - len(status)
     if job:

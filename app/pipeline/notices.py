@@ -74,17 +74,25 @@ def _facts(decision: Decision, alert: Alert) -> dict[str, Fact]:
     # Never generatorURL: it is long, comes from whoever posts alerts, and leads nowhere from a phone.
     url = alert.annotations.get("runbook_url", "")
     named = {"policy": decision.policy, "action": action, "description": described, "url": url}
+    if decision.verdict is Verdict.ACT:  # only the part that is allowed is done
+        named["would_have"] = _would_have(decision)
     named["planned"] = ", ".join(f"{knob} {value}" for step in decision.steps for knob, value in step.knobs.items())
     return facts | {name: value for name, value in named.items() if value}
 
 
 def _action(decision: Decision, *, ended: bool) -> str:
     """The names of the steps. A job that has ended can't be saved or stopped any more: it is launched again."""
-    would_have = decision.facts.get("would_have")
-    if decision.verdict is not Verdict.ACT and isinstance(would_have, list):
-        return "+".join(would_have)
+    if decision.verdict is not Verdict.ACT and (would_have := _would_have(decision)):
+        return would_have
     kinds = [step.kind for step in decision.steps if step.kind is not StepKind.NOTIFY]
     return "+".join("relaunch" if ended and kind is StepKind.REPLACE else kind.value for kind in kinds)
+
+
+def _would_have(decision: Decision) -> str:
+    """What would be done if it were allowed. A stop or a replacement saves by itself: their save is not named."""
+    words = decision.facts.get("would_have")
+    words = words if isinstance(words, list) else []
+    return "+".join(word for word in words if word != StepKind.SAVE or len(words) == 1)
 
 
 def _detail(facts: Mapping[str, Any]) -> str:
