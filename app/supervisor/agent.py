@@ -37,7 +37,7 @@ _OBSERVE_S = 1.0
 _GREETING_S = 30.0
 _ACKNOWLEDGED_S = 3.0  # how long the end of a run may wait for the service to hear of it
 _GONE_ON_WITH = "gone_on_with"
-_MOST_STARTS = 5  # of an agent, over one order
+_MOST_STARTS = 3  # of an agent, over one order
 _GOODBYE_S = 1.0  # and the last heartbeat, where the service answers
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """What one generation printed: its part of output.log, read as it grows, across the log's one rotation."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from tunewarden.supervisor.cause import is_oom_line, lines_of
 
 TAIL_BYTES = 64 * 1024
 _CHUNK = 1 << 20
+_HINT = re.compile(rb"out of memory|_STATUS_", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,4 +85,6 @@ class GenerationLog:
         text = self._unfinished + chunk
         end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         self._unfinished = text[end:][-TAIL_BYTES:]
+        if _HINT.search(text) is None:  # nearly always
+            return
         self.oom_lines += sum(is_oom_line(line) for line in lines_of(text[:end].decode("utf-8", "replace")))

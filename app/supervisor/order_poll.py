@@ -3,6 +3,7 @@
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from tunewarden.errors import Permanent, Retryable
 from tunewarden.supervisor.client import Service
 
 _LONGEST_PAUSE_S = 5.0
+_SHORTEST_S = 0.5
 log = logging.getLogger(__name__)
 
 
@@ -58,6 +60,7 @@ class OrderPoll:
                 self._pause(failures)
 
     def _ask(self, generation: int) -> bool:
+        asked_at = time.monotonic()
         try:
             order = self._service.order(generation)
         except (Retryable, Permanent) as error:
@@ -67,7 +70,7 @@ class OrderPoll:
             log.exception("the order poll failed")
             return False
         if order is None:
-            return True
+            return time.monotonic() - asked_at > _SHORTEST_S  # a service that shuts down answers at once
         with self._changed:
             self._found, self._generation = order, None
         self._on_order()

@@ -101,7 +101,7 @@ class Outbox:
                 if self._closing:
                     return
                 letter = self._letters[0]
-            failures = 0 if self._deliver(letter, failures) else failures + 1
+            failures = 0 if self._delivered(letter, failures) else failures + 1
             if failures:
                 self._pause(failures)
 
@@ -110,6 +110,13 @@ class Outbox:
         deadline = time.monotonic() + longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries, guards nothing
         with self._changed:
             self._changed.wait_for(lambda: self._closing, max(0.0, deadline - time.monotonic()))
+
+    def _delivered(self, letter: Letter, failures: int) -> bool:
+        try:
+            return self._deliver(letter, failures)
+        except Exception:
+            log.exception("letter %s", letter.key)
+            return False
 
     def _deliver(self, letter: Letter, failures: int) -> bool:
         """One try; false: try again later."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tunewarden.domain.order import OrderKind, Phase
+from tunewarden.domain.order import Order, OrderKind, Phase
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.supervisor.execution import Done, Execution, Superseded
@@ -56,7 +56,7 @@ def check_target(ex: Execution) -> None:
         raise Refused(Reason.WRONG_GENERATION, text)
     if order.after_oom and not ex.run.waiting:
         raise Refused(Reason.WRONG_GENERATION, "the order answers a death, but this generation is alive")
-    if situation.ended and not order.after_oom:
+    if situation.ended and not (order.after_oom and order.kind is OrderKind.REPLACE):
         raise Superseded(Reason.JOB_ENDED, "the job had ended")
     if ex.run.monotonic() >= ex.record.deadline:
         raise Refused(Reason.EXPIRED, f"the order was not begun within {order.expires_in_s:.0f} s")
@@ -71,7 +71,7 @@ def check_channel(ex: Execution) -> None:
     can = hello.can if hello else frozenset()
     if control.ranks().multi_node and order.kind is not OrderKind.SAVE:
         raise Refused(Reason.MULTI_NODE, "the job spans several nodes: it can be saved, not stopped or adjusted")
-    if not order.after_oom and must_save(ex) and "save" not in can:
+    if not order.after_oom and must_save(ex.order) and "save" not in can:
         raise Refused(Reason.NO_SAVE_CHANNEL, "the trainer wrote no hello.json that promises to save: it is left alone")
     if order.kind is not OrderKind.REPLACE:
         return
@@ -88,13 +88,13 @@ def check_resumable(ex: Execution) -> None:
     hellos = [hello for number in numbers if (hello := ex.run.control(number).hello()) is not None]
     if not any("resume" in hello.can for hello in hellos):
         raise Refused(Reason.NO_RESUME_RECIPE, "no hello.json of the trainer promises to go on from a state")
-    if must_save(ex) and not ex.order.after_oom and ex.run.steps_made() == 0:
+    if must_save(ex.order) and not ex.order.after_oom and ex.run.steps_made() == 0:
         raise Refused(Reason.NO_RESUME_RECIPE, "the trainer has made no step yet: nothing shows that it can save")
 
 
-def must_save(ex: Execution) -> bool:
+def must_save(order: Order) -> bool:
     """Skipping the save takes both words of the order: not to save first, and that unsaved steps may be lost."""
-    return ex.order.save_first or not ex.order.lose_unsaved
+    return order.kind is OrderKind.SAVE or order.save_first or not order.lose_unsaved
 
 
 def check_one_trainer(ex: Execution) -> None:

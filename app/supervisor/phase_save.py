@@ -46,7 +46,7 @@ class Partials:
     """Watches `*.partial` in the folders where this job's states lie: while one grows, a save is under way."""
 
     folders: tuple[Path, ...]
-    size: int = -1
+    size: int = 0
     grew_at: float | None = None
 
     @classmethod
@@ -55,12 +55,18 @@ class Partials:
         progress = control.progress()
         states = (progress.last_state if progress else None, control.resume())
         folders = {state.path.parent for state in states if state is not None}
-        return cls(folders=tuple(sorted(folders or {ex.run.spec.cwd})))
+        made = cls(folders=tuple(sorted(folders or {ex.run.spec.cwd})))
+        made.size = made.measure()  # what an earlier crash left behind does not grow
+        return made
+
+    def measure(self) -> int:
+        """Bytes of all of them."""
+        return sum(size_of(path) for folder in self.folders for path in folder.glob("*.partial"))
 
     def growing(self, now: float) -> bool:
         """Whether one grew within the last 30 s, as far as was looked."""
-        size = sum(size_of(path) for folder in self.folders for path in folder.glob("*.partial"))
-        if size > max(self.size, 0):
+        size = self.measure()
+        if size > self.size:
             self.grew_at = now
         self.size = size
         return self.grew_at is not None and now - self.grew_at < GROWING_S

@@ -59,7 +59,7 @@ def _always(_order: Order) -> bool:
 
 
 def _saves(order: Order) -> bool:
-    return not order.after_oom and (order.save_first or not order.lose_unsaved)
+    return not order.after_oom and phase_plan.must_save(order)
 
 
 def _stops(order: Order) -> bool:
@@ -124,6 +124,8 @@ def carry_out(run: Run, record: OrderRecord) -> None:
         for row in TABLE:
             if row.applies(record.order) and row.name not in record.outcomes:
                 _do(ex, row)
+        if not record.ended:
+            end(ex, Phase.REFUSED, Reason.UNCERTAIN, "the order asks for nothing that this agent knows how to do")
     except Refused as refusal:
         end(ex, Phase.REFUSED, refusal.reason, str(refusal))
     except Superseded as superseded:

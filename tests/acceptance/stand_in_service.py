@@ -219,7 +219,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(length)) if length else {}
+        sent = self.rfile.read(length)
+        if len(sent) < length:  # an agent that is killed while it speaks
+            return
+        body = json.loads(sent) if sent else {}
         with suppress(BrokenPipeError, ConnectionResetError):
             with self.world.changed:
                 status, answer = self._route(body)

@@ -91,3 +91,16 @@ def test_a_kill_amid_the_ending(tmp_path: Path) -> None:
         assert made.exit_code() == 75
         assert made.members() == []
         assert not (tmp_path / "after").exists()
+
+
+def test_an_order_that_kills_the_agent_is_given_up(tmp_path: Path) -> None:
+    """After three starts over one order the agent refuses it, and the job trains on."""
+    with world(tmp_path) as made:
+        begin(made, "always:plan:after_effect")
+
+        made.issue("o-1", "stop")
+        refused = made.service.until(lambda: made.service.reported("o-1").get("refused"), 30, "refused")
+
+        assert refused["reason"] == "agent_restarted"
+        assert alive(made.trainer())
+        assert not (made.control() / "stop").exists()

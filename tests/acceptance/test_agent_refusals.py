@@ -114,6 +114,16 @@ def test_a_simulated_card_confirms(run: World, value: float, reason: str | None)
         assert refused(run) == reason
 
 
+def test_a_save_order_always_saves(run: World) -> None:
+    """Whatever else it says: a save order is never done without a save."""
+    tiny(run, "good")
+    run.until_step(2)
+
+    run.issue("o-1", "save", save_first=False, lose_unsaved=True)
+
+    run.service.until_report("o-1", "saved")
+
+
 def test_no_step_boundary_withdraws_the_request(run: World) -> None:
     """A trainer that takes no request in time trains on, and the request is withdrawn."""
     tiny(run, "never", grace_s=1.0)
