@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import structlog
@@ -20,17 +21,19 @@ from tunewarden.adapters.tokens import alertmanager_lines, ensure_token
 from tunewarden.api.server import listen, run
 from tunewarden.api.server import serve as serve_http
 from tunewarden.api.webhook import Receiver
+from tunewarden.api.wire import alerts_of
 from tunewarden.config import Settings
 from tunewarden.domain.policy import Limits, Policy
 from tunewarden.errors import SettingsError
 from tunewarden.pipeline.moves import Acting
+from tunewarden.pipeline.simulate import simulate
 from tunewarden.pipeline.telling import TellTargets
 from tunewarden.pipeline.watch import MISSED_HEARTBEATS
 from tunewarden.ports import Boundary, Clock, NoBoundary, Robot
 from tunewarden.shipped import shipped_dir
 from tunewarden.telemetry import Metrics, set_up_logging
 from tunewarden.wiring.application import Tokens, application
-from tunewarden.wiring.stages import Stage, stages_of, targets_of
+from tunewarden.wiring.stages import Stage, deciding_of, stages_of, targets_of
 
 log = structlog.get_logger(__name__)
 
@@ -145,6 +148,15 @@ def build(
         stopping=stopping,
         running=running,
     )
+
+
+def simulated(body: bytes, settings: Settings) -> list[dict[str, Any]]:
+    """What would be decided about a webhook body, against the jobs of the settings' store. Acts on nothing.
+
+    Raises NotJson or WrongShape for another body, FaultsFound for faulty policies.
+    """
+    deciding = deciding_of(settings, policies_of(settings))
+    return simulate(body, alerts_of, deciding, store=settings.store, now=SystemClock().now())
 
 
 def ended(running: Mapping[str, "asyncio.Task[None]"]) -> list[str]:

@@ -152,7 +152,7 @@ def simulate(
     config: Config = None,
 ) -> None:
     """Show what would be decided about a webhook body; acts on nothing and needs no service."""
-    raise SettingsError("not yet")
+    local.simulate(_settings(config), payload, as_json, Output())
 
 
 @cli.command()

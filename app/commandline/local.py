@@ -1,13 +1,14 @@
 """The commands that need no service: check, simulate, adjust."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from tunewarden.adapters.dingtalk_address import robot_address, warnings_of
-from tunewarden.bootstrap import policies_of
+from tunewarden.bootstrap import policies_of, simulated
 from tunewarden.commandline.output import Output
-from tunewarden.config import load_settings
-from tunewarden.errors import Refused, SettingsError
+from tunewarden.config import Settings, load_settings
+from tunewarden.errors import Refused, SettingsError, StoreError, TunewardenError
 from tunewarden.trainers.beside import write_beside
 from tunewarden.trainers.lora_yaml import adjust_file
 
@@ -53,3 +54,39 @@ def check(config: Path | None, output: Output) -> None:
         "no policy",
     )
     output.aside(f"settings and {len(policies)} policies are good", "green")
+
+
+def simulate(settings: Settings, payload: Path, as_json: bool, output: Output) -> None:
+    """Print what would be decided about the webhook body in `payload`, an alert a row, or as JSON.
+
+    Raises SettingsError for a file that can't be read or holds no Alertmanager payload.
+    """
+    try:
+        body = payload.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{payload} can't be read: {error.strerror}") from None
+    try:
+        rows = simulated(body, settings)
+    except StoreError:
+        raise
+    except TunewardenError as error:
+        raise SettingsError(
+            f"{payload}: {str(error).rstrip('.')}; give a body as Alertmanager posts it to a webhook"
+        ) from None
+    if as_json:
+        output.line(json.dumps(rows, ensure_ascii=False, indent=2))
+        return
+    headers = ("fingerprint", "alert", "status", "verdict", "reason", "policy", "steps")
+    cells = [
+        (
+            row["fingerprint"],
+            row["alertname"],
+            row["status"],
+            row["verdict"],
+            row["reason"],
+            row["policy"],
+            ", ".join(row["steps"]),
+        )
+        for row in rows
+    ]
+    output.table(headers, cells, "no alert in this body")

@@ -26,7 +26,7 @@ def find() -> dict[str, str]:
     return found
 
 
-def find_or_install(say: Callable[[str], None]) -> dict[str, str]:
+def find_or_install(say: Callable[[str], None], environment: Mapping[str, str]) -> dict[str, str]:
     """All programs, installed first when one is missing and we are root on Debian or Ubuntu.
 
     Raises SettingsError with the line to type when they can't be installed.
@@ -41,25 +41,25 @@ def find_or_install(say: Callable[[str], None]) -> dict[str, str]:
             f"the demo needs {', '.join(missing)}, which are not on PATH: run `sudo {line}`, then again"
         )
     say(f"installing {', '.join(missing)} by apt-get (their own services are not started)")
-    _apt_get(line.split())
+    _apt_get(line.split(), environment)
     found = find()
     if len(found) < len(PROGRAMS):
         raise SettingsError(f"`{line}` ended, but the programs are not on PATH: install Prometheus and Alertmanager")
     return found
 
 
-def _apt_get(install: list[str]) -> None:
+def _apt_get(install: list[str], environment: Mapping[str, str]) -> None:
     """Run apt-get so that no package starts a service of its own: it would take the machine's ports."""
     ours = not _POLICY.exists()
     if ours:
         _POLICY.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")
         _POLICY.chmod(0o755)
     try:
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        quiet = {**environment, "DEBIAN_FRONTEND": "noninteractive"}
         for command in (["apt-get", "update", "-qq"], [install[0], install[1], "-y", "-qq", *install[2:]]):
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, env=quiet, capture_output=True, text=True, check=False)
             if done.returncode != 0:
-                raise SettingsError(f"`{' '.join(command)}` failed: {done.stderr.strip().splitlines()[-1:]}")
+                raise SettingsError(f"`{' '.join(command)}` failed: {done.stderr.strip()[-300:]}")
     finally:
         if ours:
             _POLICY.unlink(missing_ok=True)

@@ -42,7 +42,7 @@ def board(prometheus: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in ("job", "generation", "step", "card memory", "alert"):
         table.add_column(header)
-    steps = {m["training_job"]: (m, value) for m, value in query(prometheus, "tunewarden_job_optimizer_step")}
+    steps = {m["training_job"]: (m, value) for m, value in query(prometheus, "tunewarden_job_optimizer_steps_total")}
     ratios = query(prometheus, "gpu:memory_used:ratio")
     firing = {
         m.get("uuid", ""): m.get("alertstate", "")

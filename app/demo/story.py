@@ -115,7 +115,7 @@ def play(environment: Mapping[str, str], console: Console) -> int:
 
     `DEMO_EXIT=1` in the environment ends the demo after the check; else it stays up until Ctrl-C.
     """
-    programs = find_or_install(console.print)
+    programs = find_or_install(console.print, environment)
     folder = Path(tempfile.mkdtemp(prefix="tunewarden-demo-"))
     inherited = {name: value for name, value in environment.items() if not name.startswith("TUNEWARDEN_")}
     ours = {"TUNEWARDEN_STATE_DIR": str(folder / "state"), "TUNEWARDEN_CONFIG": str(folder / "settings.yaml")}

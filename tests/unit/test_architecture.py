@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "api": LEAVES | {"telemetry", "adapters"},
     "supervisor": LEAVES | {"processes", "sampling", "trainers"},
     "wiring": LEAVES | {"config", "telemetry", "messages", "adapters", "pipeline", "api"},
-    "bootstrap": LEAVES | {"config", "telemetry", "adapters", "api", "wiring"},
+    "bootstrap": LEAVES | {"config", "telemetry", "adapters", "api", "pipeline", "wiring"},
     "commandline": LEAVES | {"config", "bootstrap", "adapters", "pipeline", "trainers", "supervisor", "sampling"},
     "demo": LEAVES | {"config", "bootstrap", "adapters"},
     "cli": LEAVES | {"config", "bootstrap", "commandline", "demo"},
