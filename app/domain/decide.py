@@ -119,7 +119,8 @@ def _over(case: Case) -> Decision | None:
     """The job is over, or gone. A dead job that waits is for policies on that event, and they are for nothing else."""
     after_oom = case.policy.after_oom
     if case.job.state is JobState.ENDED:
-        return tell(case, Reason.JOB_ENDED) if after_oom else quiet(case, Reason.JOB_ENDED)
+        told = after_oom and case.history.open is None  # an open remediation tells of the end itself
+        return tell(case, Reason.JOB_ENDED) if told else quiet(case, Reason.JOB_ENDED)
     if case.job.state is JobState.LOST:
         return replace(tell(case, Reason.JOB_LOST), recheck_s=_SLOW_RECHECK_S)
     generation = case.alert.labels.get(GENERATION_LABEL)

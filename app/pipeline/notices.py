@@ -23,6 +23,7 @@ _NEEDS_A_PERSON = frozenset(
         Reason.JOB_LOST,
     }
 )
+_DESCRIBES = ("description", "summary", "evidence")  # the last: what an agent saw at the end of a job
 _FROM_ANNOTATIONS = ("step", "total_steps", "exit_status", "checkpoint", "unsaved_steps")
 
 
@@ -70,7 +71,7 @@ def _facts(decision: Decision, alert: Alert) -> dict[str, Fact]:
     if detail := _detail(decision.facts):
         facts["detail"] = detail
     action = _action(decision, ended="ended" in facts)
-    described = alert.annotations.get("description") or alert.annotations.get("summary") or ""
+    described = next((text for name in _DESCRIBES if (text := alert.annotations.get(name))), "")
     # Never generatorURL: it is long, comes from whoever posts alerts, and leads nowhere from a phone.
     url = alert.annotations.get("runbook_url", "")
     named = {"policy": decision.policy, "action": action, "description": described, "url": url}

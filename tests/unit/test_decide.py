@@ -204,6 +204,12 @@ CASES: list[tuple[str, dict[str, Any], Verdict, Reason]] = [
         Reason.JOB_ENDED,
     ),
     (
+        "died, and the verifier says so",
+        {"alert": an_oom(), "job": a_job(state=JobState.ENDED), "history": History(open=an_open())},
+        Verdict.IGNORE,
+        Reason.JOB_ENDED,
+    ),
+    (
         "an older generation",
         {"alert": an_oom(), "job": a_job(state=JobState.WAITING, generation=2)},
         Verdict.IGNORE,
