@@ -106,6 +106,8 @@ class Verifier:
         for remediation, job in watched:
             evidence = await self._evidence(remediation, job, now)
             finding = verdict(evidence, remediation.plan.expect, now)
+            if finding.recovery is Recovery.UNKNOWN and not self._listened:
+                continue
             if finding.recovery is not Recovery.NOT_YET:
                 await self._conclude(remediation, evidence, finding, _fullest(job, "memory_ratio"))
 
