@@ -25,13 +25,13 @@ class Diagnosing:
         job: Job | None,
         uuid: str | None,
     ) -> Mapping[str, Any]:
-        """`cause` and `numbers`; without a job or a card the cause is unknown, for nothing can be asked about it."""
+        """`cause` and the numbers by name; without a job or a card the cause is unknown, for nothing can be asked about it."""
         if job is None or uuid is None:
             return {"cause": "unknown"}
         asked = queries(uuid=uuid, node=job.node, training_job_id=job.job_id, window=self._window)
         answers = await self._prometheus.ask_all(asked.values())
         found = diagnose({name: _value(answers.get(expr)) for name, expr in asked.items()})
-        facts: dict[str, Any] = {"cause": found.cause.value, "numbers": dict(found.numbers)}
+        facts: dict[str, Any] = {"cause": found.cause.value, **found.numbers}
         if found.missing:
             facts["missing"] = list(found.missing)
         return facts

@@ -24,6 +24,7 @@ from tunewarden.domain.choice import Rules
 from tunewarden.domain.evidence import Answer
 from tunewarden.domain.job import Gpu, Job, JobState
 from tunewarden.pipeline.deciding import Deciding
+from tunewarden.pipeline.diagnosing import Diagnosing
 from tunewarden.pipeline.dispatcher import Dispatcher
 from tunewarden.pipeline.gathering import Sources
 from tunewarden.pipeline.moves import Acting
@@ -56,17 +57,25 @@ class SaidPrometheus:
     def __init__(self, holds: Mapping[str, bool] | None = None, *, age_s: float = 1.0) -> None:
         self.holds = dict(holds or {})
         self.age_s = age_s
+        self.values: dict[str, float] = {}  # by piece of an expression: its number
         self.asked: list[str] = []
 
     async def ask_all(self, exprs: Iterable[str]) -> Mapping[str, Answer]:
         asked = list(exprs)
         self.asked += asked
-        return {
+        found = {
             expr: Answer(holds=holds, age_s=self.age_s)
             for expr in asked
             for piece, holds in self.holds.items()
             if piece in expr
         }
+        numbers = {
+            expr: Answer(holds=True, age_s=self.age_s, value=value)
+            for expr in asked
+            for piece, value in self.values.items()
+            if expr.startswith(piece)
+        }
+        return found | numbers
 
     async def scrape_interval_s(self) -> float:
         return 15.0
@@ -100,7 +109,11 @@ class World:
             self.clock,
             alerts_of,
             deciding,
-            sources=Sources(prometheus=self.prometheus, alertmanager=self.alertmanager),
+            sources=Sources(
+                prometheus=self.prometheus,
+                alertmanager=self.alertmanager,
+                diagnose=Diagnosing(self.prometheus),
+            ),
             acting=Acting(tell=TellTargets(targets=("ops",))),
         )
         self.loop = asyncio.Runner()

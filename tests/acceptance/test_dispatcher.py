@@ -496,3 +496,48 @@ def test_a_remediation_keeps_the_policy_that_it_began_with(tmp_path: Path) -> No
         policies = {item.name: item for item in load_policies([shipped_dir("rules") / "policies"])}
         assert after["policy_digest"] == before["policy_digest"] == policies["vram-pressure"].digest
         assert State(after["state"]) is State.ORDERED
+
+
+def test_low_utilisation_is_told_with_its_cause(tmp_path: Path) -> None:
+    """The numbers that decided are in the message; nothing is done to the job."""
+    with World(tmp_path, enforce=True) as world:
+        world.job("j1")
+        world.prometheus.values = {
+            "max(avg_over_time(gpu:utilization:ratio": 0.2,
+            "max(avg_over_time(tunewarden_host_cpu_busy_ratio": 0.3,
+            "max(avg_over_time(tunewarden_host_cpu_iowait_ratio": 0.0,
+            "max(avg_over_time(tunewarden_host_disk_busy_ratio": 0.0,
+            "max(avg_over_time(tunewarden_job_cpu_cores": 0.1,
+            "sum(rate(tunewarden_job_read_bytes_total": 0.0,
+            "sum(rate(pytorch_step_duration_seconds_count": 2.0,
+            "sum(rate(pytorch_step_duration_seconds_sum": 0.5,
+            "sum(rate(tunewarden_job_data_wait_seconds_total": 0.9,
+        }
+
+        world.deliver(world.alert("GpuUtilizationLow", uuid="GPU-1", node="gpu-node-1"))
+
+        [row] = world.rows(tables.outbox)
+        assert (row["payload"]["facts"]["cause"], row["payload"]["numbers"]["data_wait_share"]) == ("loader", 0.9)
+        assert world.remediations() == []
+
+
+def test_low_utilisation_without_its_inputs_is_unknown(tmp_path: Path) -> None:
+    """And the message names what could not be measured."""
+    with World(tmp_path) as world:
+        world.job("j1")
+
+        world.deliver(world.alert("GpuUtilizationLow", uuid="GPU-1", node="gpu-node-1"))
+
+        [row] = world.rows(tables.outbox)
+        assert row["payload"]["facts"]["cause"] == "unknown"
+        assert "data_wait_share" in row["payload"]["facts"]["missing"]
+
+
+def test_one_expression_is_asked_once_whoever_needs_it(tmp_path: Path) -> None:
+    """Two alerts about one card in one body."""
+    with World(tmp_path) as world:
+        world.job("j1")
+
+        world.deliver(pressure(world), pressure(world, instance="other"))
+
+        assert len(world.prometheus.asked) == len(set(world.prometheus.asked)) == 2
