@@ -25,7 +25,7 @@ class Diagnosing:
         job: Job | None,
         uuid: str | None,
     ) -> Mapping[str, Any]:
-        """`cause` and the numbers by name; without a job or a card the cause is unknown, for nothing can be asked about it."""
+        """`cause` and the numbers by name; without a job or a card nothing can be asked, so the cause is unknown."""
         if job is None or uuid is None:
             return {"cause": "unknown"}
         asked = queries(uuid=uuid, node=job.node, training_job_id=job.job_id, window=self._window)
