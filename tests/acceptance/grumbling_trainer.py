@@ -1,9 +1,8 @@
-"""The example trainer with a log like a real one's: it says "CUDA out of memory" and trains on.
+"""The example trainer in a bad mood: python grumbling_trainer.py --config my_style_lora.yaml
 
-    python grumbling_trainer.py --config my_style_lora.yaml
-
-GRUMBLE_AT_S in its environment: so many seconds after its start, and again every 2 s; every generation does.
-BALLAST_MB: memory that it holds whatever its batch is. PRINT: a text that it prints first.
+In its environment: GRUMBLE_AT_S: seconds after its start from which its log says "CUDA out of memory" every second,
+while it trains on. BALLAST_MB: memory that it takes after BALLAST_AT_S seconds, whatever its batch is. PRINT: a text
+that it prints first. Every generation does it all.
 """
 
 import os
@@ -11,21 +10,34 @@ import runpy
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 TRAINER = Path(__file__).resolve().parents[2] / "docs" / "examples" / "train.py"
+ballast: list[bytearray] = []
 
 
 def grumble() -> None:
     time.sleep(float(os.environ["GRUMBLE_AT_S"]))
     while True:
-        print("\nwarning: CUDA out of memory, the step is tried again with a smaller chunk", flush=True)
-        time.sleep(2.0)
+        print("\ncaught torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB", flush=True)
+        time.sleep(1.0)
+
+
+def take_ballast() -> None:
+    time.sleep(float(os.environ.get("BALLAST_AT_S", "0")))
+    ballast.append(bytearray(int(os.environ["BALLAST_MB"]) << 20))
+
+
+def in_background(body: Callable[[], None]) -> None:
+    threading.Thread(target=body, daemon=True).start()
 
 
 if __name__ == "__main__":
-    sys.stdout.write(os.environ.get("PRINT", ""))
-    ballast = bytearray(int(os.environ.get("BALLAST_MB", "0")) << 20)
+    print(os.environ.get("PRINT", ""), flush=True)
     if "GRUMBLE_AT_S" in os.environ:
-        threading.Thread(target=grumble, daemon=True).start()
+        in_background(grumble)
+    if "BALLAST_MB" in os.environ:
+        in_background(take_ballast)
+    sys.argv[0] = str(TRAINER)
     runpy.run_path(str(TRAINER), run_name="__main__")

@@ -37,12 +37,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def finished(world: World, name: str) -> bool:
-    return any("Finished" in title for robot in ("phone", "desk") for title in titles(world, name, robot))
-
-
-def titles(world: World, name: str, robot: str = "phone") -> list[str]:
-    """The English half of what a phone previewed about this job, in order."""
-    return [post["title"].split(" / ")[-1] for post in world.robots[robot].about(name)]
+    return all(any("Finished" in title for title in world.titles(name, robot=robot)) for robot in world.robots)
 
 
 def short_ids(world: World, name: str) -> set[str]:
@@ -96,12 +91,12 @@ def test_the_rescued_job_ends_as_an_uninterrupted_one(night: World, tmp_path: Pa
 
 def test_a_remediation_is_two_messages_with_one_id(night: World) -> None:
     """Decided and outcome; the third, restarted, goes only to the robot that asked for it."""
-    assert titles(night, "rescued") == [
+    assert night.titles("rescued") == [
         "Acting rescued batch_size /2",
         "Recovered rescued batch_size 4→2",
         "Finished rescued",
     ]
-    assert titles(night, "rescued", "desk") == [
+    assert night.titles("rescued", robot="desk") == [
         "Acting rescued batch_size /2",
         "Restarted rescued batch_size 4→2",
         "Recovered rescued batch_size 4→2",
@@ -144,7 +139,7 @@ def test_flat_at_97_percent_is_one_message_and_nothing_else(night: World) -> Non
 
     assert fired is not None
     assert fired > 5
-    assert titles(night, "flat") == ["Notice flat GpuMemoryNearlyFull", "Finished flat"]
+    assert night.titles("flat") == ["Notice flat GpuMemoryNearlyFull", "Finished flat"]
     assert not any(job.file(1, name) for name in ("stop", "stop.taken", "stop.withdrawn", "receipt.json"))
     assert len(job.seen[1]) == 1
     assert job.result["steps"] == STEPS
@@ -161,7 +156,7 @@ def test_a_job_that_died_of_oom_comes_back(night: World, tmp_path: Path) -> None
     assert job.process.returncode == 0
     assert (job.result["steps"], job.result["samples"]) == (STEPS, expected["samples"])
     assert job.result["loss"] == pytest.approx(expected["loss"], rel=1e-9)
-    assert [title.split()[0] for title in titles(night, "oom")] == ["Acting", "Recovered", "Finished"]
+    assert [title.split()[0] for title in night.titles("oom")] == ["Acting", "Recovered", "Finished"]
 
 
 def test_every_message_passed_the_robots_checks(night: World) -> None:

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,7 @@ T = TypeVar("T")
 COMMAND = str(Path(sys.executable).parent / "tunewarden")
 EXAMPLES = shipped_dir("examples")
 TRAINER = EXAMPLES / "train.py"
+GRUMBLING_TRAINER = Path(__file__).with_name("grumbling_trainer.py")
 CONFIG = "my_style_lora.yaml"
 CARD = "24GiB/256MiB"  # 256 MiB of a job's real memory count as the whole card
 SHORTER_RULES: Mapping[str, str] = {"for: 3m": "for: 2s"}
@@ -318,13 +320,15 @@ class World:
         card: int = 0,
         env: Mapping[str, str] | None = None,
         shell: str = "{run}",
+        simulated: bool = True,
     ) -> Job:
         """Start `tunewarden run` on a simulated card. `shell`, such as "{run} && touch done", is run by sh -c."""
         folder = self.folder / "jobs" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG).write_text(training_config(config), encoding="utf-8")
         command = command or [sys.executable, str(TRAINER), "--config", CONFIG]
-        words = [COMMAND, "run", "--name", name, "--simulate-gpu", f"{CARD}@{card}", *options, "--", *command]
+        simulation = ["--simulate-gpu", f"{CARD}@{card}"] if simulated else []
+        words = [COMMAND, "run", "--name", name, *simulation, *options, "--", *command]
         argv = words if shell == "{run}" else ["sh", "-c", shell.format(run='"$@"'), "sh", *words]
         with (folder / "terminal.log").open("ab") as log:
             process = subprocess.Popen(
@@ -373,8 +377,20 @@ class World:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.told()}") from None
 
+    def job_has_ended(self, name: str) -> bool:
+        return self.jobs[name].process.poll() is not None
+
+    def titles(self, name: str, alert: str = "", robot: str = "phone") -> list[str]:
+        """The English half of what a phone previewed about this job (and this alert), in order."""
+        return [post["title"].split(" / ")[-1] for post in self.robots[robot].about(name, alert)]
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """What the service's store holds now."""
+        with contextlib.closing(sqlite3.connect(f"file:{self.state}/tunewarden.db?mode=ro", uri=True)) as store:
+            return store.execute(query, values).fetchall()
+
     def told(self) -> str:
         """What to read when a test fails."""
-        titles = [f"{name}: {[post['title'] for post in robot.posts()]}" for name, robot in self.robots.items()]
+        found = [f"{name}: {[post['title'] for post in robot.posts()]}" for name, robot in self.robots.items()]
         jobs = [f"== {job.name}\n{job.output()}" for job in self.jobs.values()]
-        return "\n".join([*titles, *jobs, "== service", self.service.log_path.read_text("utf-8", "replace")[-6000:]])
+        return "\n".join([*found, *jobs, "== service", self.service.log_path.read_text("utf-8", "replace")[-6000:]])
