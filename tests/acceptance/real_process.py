@@ -46,6 +46,7 @@ class RealProcess:
 
     name: str
     ready_path = "/-/ready"
+    ready_within_s = READY_WITHIN_S
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,7 +81,7 @@ class RealProcess:
 
     def _wait_ready(self) -> bool:
         assert self._process is not None
-        deadline = time.monotonic() + READY_WITHIN_S
+        deadline = time.monotonic() + self.ready_within_s
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 if httpx.get(self.url + self.ready_path, timeout=2, trust_env=False).status_code == 200:

@@ -16,39 +16,13 @@ from typing import Any
 import httpx
 import psutil
 
-from tests.acceptance.real_process import RealProcess
+from tests.acceptance.receiver_process import REPOSITORY, ReceiverProcess
 from tests.bench.load import ALERT
 from tests.bench.rows import Row
 
 CONNECTIONS = 16
 SECONDS = 4.0
 ROUNDS = 3
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-class ReceiverProcess(RealProcess):
-    """tests.receiver_app on a free port, pinned to one core if `core` is given. `state` "baseline" is the yardstick."""
-
-    name = "receiver"
-
-    def __init__(self, folder: Path, *, state: str, core: int | None = None) -> None:
-        super().__init__(folder)
-        self.state = state
-        self._core = core
-        if state == "baseline":
-            self.ready_path = "/openapi.json"
-
-    def argv(self) -> list[str]:
-        pinned = [] if self._core is None else ["taskset", "-c", str(self._core)]
-        return [*pinned, sys.executable, "-c", _START.format(REPOSITORY), self.state, str(self.port)]
-
-    @property
-    def token(self) -> str:
-        path = Path(self.state) / "webhook.token"
-        return path.read_text().strip() if path.exists() else "none"
-
-
-_START = "import runpy, sys; sys.path.insert(0, '{}'); runpy.run_module('tests.receiver_app', run_name='__main__')"
 
 
 def load(process: ReceiverProcess, *, core: int, seconds: float = SECONDS) -> dict[str, Any]:
