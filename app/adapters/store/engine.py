@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 QUEUE_LIMIT = 4096
 READERS = 2
-BUSY_TIMEOUT_MS = 5000
+BUSY_TIMEOUT_MS = 2000  # only a person's own sqlite3 can hold the lock: the answer is 503, and the alert comes again
 
 
 class Store:

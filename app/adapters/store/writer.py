@@ -41,6 +41,8 @@ _AWAY = frozenset(
     }
 )
 
+_HELD = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})  # another program holds the database's lock
+
 Work = Callable[[Connection], Any]
 
 
@@ -129,6 +131,8 @@ class Writer:
             return self._together(batch)
         except (DBAPIError, sqlite3.Error) as error:
             self._roll_back(error)
+            if _code(error) in _HELD:  # no item's fault, and each try costs the whole busy_timeout
+                return [Failed(_translated(error))] * len(batch)
         outcomes = []
         for item in batch:
             try:
