@@ -104,12 +104,20 @@ class Verifier:
         open_ids = {each.remediation_id for each, _ in watched}
         self._seen = {key: seen for key, seen in self._seen.items() if key in open_ids}
         for remediation, job in watched:
-            evidence = await self._evidence(remediation, job, now)
-            finding = verdict(evidence, remediation.plan.expect, now)
-            if finding.recovery is Recovery.UNKNOWN and not self._listened:
-                continue
-            if finding.recovery is not Recovery.NOT_YET:
-                await self._conclude(remediation, evidence, finding, _fullest(job, "memory_ratio"))
+            try:
+                await self._judge(remediation, job, now)
+            except StoreUnavailable:
+                raise
+            except Exception:
+                log.exception("not judged", action="verify_failed", remediation_id=remediation.remediation_id)
+
+    async def _judge(self, remediation: Remediation, job: JobNow, now: float) -> None:
+        evidence = await self._evidence(remediation, job, now)
+        finding = verdict(evidence, remediation.plan.expect, now)
+        if finding.recovery is Recovery.UNKNOWN and not self._listened:
+            return
+        if finding.recovery is not Recovery.NOT_YET:
+            await self._conclude(remediation, evidence, finding, _fullest(job, "memory_ratio"))
 
     async def _evidence(self, remediation: Remediation, job: JobNow, now: float) -> Evidence:
         facts = remediation.facts
@@ -236,6 +244,8 @@ def _host_holds(check: HostCheck, job: JobNow) -> bool | None:
 
 def _fullest(job: JobNow, metric: str) -> float | None:
     """The memory ratio of the job's fullest card, or the utilisation of its busiest; from the newest sample."""
+    if not job.sample:  # it ended before its first heartbeat
+        return None
     heartbeat = Heartbeat.from_wire(job.sample)
     own = {gpu.uuid for gpu in heartbeat.gpus_of_job or ()}
     values = [

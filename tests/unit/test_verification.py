@@ -34,7 +34,7 @@ CASES = [
     ("stale at the end", replace(PROVEN, fresh=False), IN_TIME, Recovery.NOT_YET, None),
     ("stale for good", replace(PROVEN, fresh=False), IN_TIME + 900, Recovery.UNKNOWN, Reason.NO_DATA),
     ("resumed too early", replace(STEPPING, resumed_step=99), START + 90, Recovery.BROKEN, Reason.NOT_RESUMED),
-    ("began afresh", replace(STEPPING, resumed_step=None, first_step=1), START + 90, Recovery.BROKEN, Reason.NOT_RESUMED),
+    ("afresh", replace(STEPPING, resumed_step=None, first_step=1), START + 90, Recovery.BROKEN, Reason.NOT_RESUMED),
     ("no proof of the resume", replace(PROVEN, resumed_step=None), IN_TIME, Recovery.BROKEN, Reason.NOT_RESUMED),
     ("nothing to resume", replace(PROVEN, required_step=None), IN_TIME, Recovery.RECOVERED, Reason.RECOVERED),
     ("steps stopped", STEPPING, START + 90 + 900, Recovery.BROKEN, Reason.NO_STEP),
