@@ -152,7 +152,8 @@ def _settled(case: Case) -> Decision | None:
 
 
 def _cooling_down(case: Case) -> Decision | None:
-    if case.history.ended_at is None:
+    """A dead job waits only a minute: a save of a moment ago must not cost it its restart. The budget still counts."""
+    if case.history.ended_at is None or not case.alive:
         return None
     left = case.history.ended_at + case.policy.limits.cooldown - case.now
     return wait(case, Reason.COOLDOWN, left) if left > timedelta(0) else None

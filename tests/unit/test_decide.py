@@ -225,6 +225,16 @@ CASES: list[tuple[str, dict[str, Any], Verdict, Reason]] = [
         Verdict.WAIT,
         Reason.JOINED,
     ),
+    (
+        "died of OOM soon after a save",
+        {
+            "alert": an_oom(),
+            "job": a_job(state=JobState.WAITING),
+            "history": History(ended_at=NOW - timedelta(minutes=1)),
+        },
+        Verdict.ACT,
+        Reason.POLICY_MATCHED,
+    ),
 ]
 
 # Reasons of agents and outcomes; MANUAL is a person's.
