@@ -165,6 +165,7 @@ def test_every_message_passed_the_robots_checks(night: World) -> None:
 
     assert received
     assert {(post["errcode"], post["errmsg"]) for post in received} == {(0, "ok")}
+    assert [post["title"] for post in received if post["mentions"]] == []  # nobody had to get up
 
 
 def test_no_secret_is_in_a_log_or_a_process_list(night: World) -> None:

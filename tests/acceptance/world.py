@@ -40,6 +40,7 @@ COMMAND = str(Path(sys.executable).parent / "tunewarden")
 EXAMPLES = shipped_dir("examples")
 TRAINER = EXAMPLES / "train.py"
 GRUMBLING_TRAINER = Path(__file__).with_name("grumbling_trainer.py")
+MOBILE = "13800000000"  # mentioned when a person must act
 CONFIG = "my_style_lora.yaml"
 CARD = "24GiB/256MiB"  # 256 MiB of a job's real memory count as the whole card
 SHORTER_RULES: Mapping[str, str] = {"for: 3m": "for: 2s"}
@@ -271,6 +272,7 @@ class World:
                 "secret_file": str(robot.secret_file),
                 "language": "both",
                 "verbose": verbose[name],
+                "at_mobiles": [MOBILE],
                 "allowed_hosts": ["127.0.0.1"],
             }
             for name, robot in self.robots.items()
