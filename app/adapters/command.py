@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,20 +44,24 @@ async def run_command(
 
     Never raises for what the command does; a command that can't be started is a result without an exit status.
     """
+    read_end, write_end = os.pipe()
     try:
         child = await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stdout=write_end,
+            stderr=write_end,
             env=dict(environment),
             cwd="/",
             start_new_session=True,  # Ctrl-C on the service's terminal is no order to the command
         )
     except (OSError, ValueError) as error:
-        return CommandResult(exit_status=None, output=redacted(f"{argv[0]}: {error}"))
+        os.close(read_end)
+        return CommandResult(exit_status=None, output=redacted(f"{argv[0]!r}: {error}"))
+    finally:
+        os.close(write_end)
     kept = bytearray()
-    reading = asyncio.create_task(_read(child, kept))
+    reading = asyncio.create_task(_read(read_end, kept))
     try:
         timed_out = not await _ended(child, timeout_s)
         if timed_out:
@@ -72,12 +77,20 @@ async def run_command(
     return CommandResult(exit_status=child.returncode, output=text, timed_out=timed_out)
 
 
-async def _read(child: asyncio.subprocess.Process, kept: bytearray) -> None:
-    """Keep the first bytes and throw the rest away, so that a talkative command is never blocked."""
-    if child.stdout is None:
-        return
-    while chunk := await child.stdout.read(65536):
-        kept.extend(chunk[: OUTPUT_LIMIT - len(kept)])
+async def _read(read_end: int, kept: bytearray) -> None:
+    """Keep the first bytes and throw the rest away, so that a talkative command is never blocked.
+
+    A pipe of our own: asyncio's `wait` on one of its pipes ends only when every process that inherited it has ended.
+    """
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", 0)
+    )
+    try:
+        while chunk := await reader.read(65536):
+            kept.extend(chunk[: OUTPUT_LIMIT - len(kept)])
+    finally:
+        transport.close()
 
 
 async def _ended(child: asyncio.subprocess.Process, timeout_s: float) -> bool:
