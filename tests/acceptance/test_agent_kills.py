@@ -74,6 +74,21 @@ def test_a_stop_survives_a_kill(tmp_path: Path, where: str) -> None:
         eventually(lambda: [each["cause"] for each in made.service.seen.events] == ["policy_stop"])
 
 
+@pytest.mark.parametrize("where", ["save:after_intent", "save.request:after_effect", "save:after_effect"])
+def test_a_save_survives_a_kill(tmp_path: Path, where: str) -> None:
+    """The trainer is asked once, though it trains on and would take a second request."""
+    with world(tmp_path) as made:
+        made.start([sys.executable, str(TINY), "good"], agent_argv=[sys.executable, "-E", "-P", str(KILLER), where])
+        made.until_step(2)
+
+        made.issue("o-1", "save")
+        made.service.until_report("o-1", "saved", timeout=40)
+        made.until_step(made.step() + 3)
+
+        assert (made.run_dir / "killed").read_text() == where
+        assert (tmp_path / "requests").read_text().splitlines() == ["r-o-1"]
+
+
 def test_a_kill_amid_the_ending(tmp_path: Path) -> None:
     """Killed with the script frozen and the trainer deaf to TERM: the next agent ends both."""
     with world(tmp_path) as made:
