@@ -208,8 +208,7 @@ def _only_told(case: Case) -> Decision | None:
 
 def _saved_recently(case: Case) -> Decision | None:
     steps, _ = plan_now(case)
-    kinds = {step.kind for step in steps}
-    if case.history.saved_at is None or StepKind.SAVE not in kinds or kinds & DESTRUCTIVE:
+    if case.history.saved_at is None or all(step.kind is not StepKind.SAVE for step in steps):
         return None
     left = case.history.saved_at + case.policy.limits.save_interval - case.now
     return wait(case, Reason.SAVED_RECENTLY, left) if left > timedelta(0) else None

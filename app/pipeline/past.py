@@ -10,11 +10,13 @@ from tunewarden.adapters.store.job_now import job_now
 from tunewarden.adapters.store.tables import remediations, reservations
 from tunewarden.domain.advance import may_cancel
 from tunewarden.domain.budget import HOUR, Spent
-from tunewarden.domain.history import History, OpenRemediation, settles
+from tunewarden.domain.history import History, OpenRemediation, cools_down, settles
 from tunewarden.domain.job import Job
 from tunewarden.domain.policy import DESTRUCTIVE, Policy
-from tunewarden.domain.remediation import State
+from tunewarden.domain.remediation import ENDING_STATES
 from tunewarden.domain.sample import Heartbeat
+
+_COOLING = tuple(state.value for state in ENDING_STATES if cools_down(state))
 
 
 def history_of(
@@ -94,7 +96,7 @@ def _ended_at(conn: Connection, job_id: str) -> float | None:
     query = select(remediations.c.ended_at).where(
         remediations.c.job_id == job_id,
         remediations.c.open.is_(False),
-        remediations.c.state != State.SUPERSEDED.value,
+        remediations.c.state.in_(_COOLING),
     )
     return conn.execute(query.order_by(remediations.c.ended_at.desc()).limit(1)).scalar_one_or_none()
 

@@ -126,6 +126,7 @@ CASES: list[tuple[str, dict[str, Any], Verdict, Reason]] = [
     ("not confirmed", {"evidence": evidence(confirmed=False)}, Verdict.WAIT, Reason.UNCONFIRMED),
     ("no data", {"evidence": evidence(confirmed=None)}, Verdict.WAIT, Reason.UNCONFIRMED),
     ("old data", {"evidence": evidence(age_s=31.0)}, Verdict.WAIT, Reason.UNCONFIRMED),
+    ("nothing could confirm", {"policies": changed(confirm=())}, Verdict.WAIT, Reason.UNCONFIRMED),
     ("one is open", {"history": History(open=an_open())}, Verdict.WAIT, Reason.JOINED),
     ("one ended", {"history": History(ended_at=NOW - timedelta(minutes=9))}, Verdict.WAIT, Reason.COOLDOWN),
     (
@@ -151,6 +152,21 @@ CASES: list[tuple[str, dict[str, Any], Verdict, Reason]] = [
         {"rules": OBSERVED, "history": History(saved_at=NOW - timedelta(minutes=29))},
         Verdict.WAIT,
         Reason.SAVED_RECENTLY,
+    ),
+    (
+        "saved a while ago, and a command beside the save",
+        {
+            "policies": changed(steps=(Step(kind=StepKind.SAVE), Step(kind=StepKind.RUN_COMMAND, command=("x",)))),
+            "history": History(saved_at=NOW - timedelta(minutes=29)),
+        },
+        Verdict.WAIT,
+        Reason.SAVED_RECENTLY,
+    ),
+    (
+        "saved a while ago, but it replaces",
+        {"history": History(saved_at=NOW - timedelta(minutes=29))},
+        Verdict.ACT,
+        Reason.POLICY_MATCHED,
     ),
     (
         "three replacements",

@@ -52,6 +52,8 @@ CASES: list[tuple[str, Episode | None, Alert, float, bool | None, EpisodeEvent]]
     ("a late copy of the first firing", RESOLVED, alert(starts=0), 60, None, EpisodeEvent.STALE_DUPLICATE),
     ("the same, but it is listed", RESOLVED, alert(starts=0), 60, True, EpisodeEvent.REOPENED),
     ("the same, and it is not listed", RESOLVED, alert(starts=0), 60, False, EpisodeEvent.STALE_DUPLICATE),
+    ("fires at five minutes", RESOLVED, alert(starts=310), 320, None, EpisodeEvent.OPENED),
+    ("fires just before", RESOLVED, alert(starts=310), 319.9, None, EpisodeEvent.REOPENED),
     ("fires after five minutes", RESOLVED, alert(starts=400), 400, None, EpisodeEvent.OPENED),
     ("fires after it was closed", CLOSED, alert(starts=400), 400, None, EpisodeEvent.OPENED),
     ("a late copy after it was closed", CLOSED, alert(starts=0), 400, None, EpisodeEvent.STALE_DUPLICATE),

@@ -20,6 +20,7 @@ ELSEWHERE = a_job(
 UNKNOWN = a_job(job_id="five", name="five", gpus=None, host_gpus=MAP)
 LOST = a_job(job_id="six", name="six", gpus=MAP[:1], host_gpus=MAP, state=JobState.LOST)
 ENDED = a_job(job_id="seven", name="seven", gpus=MAP[:1], host_gpus=MAP, state=JobState.ENDED)
+NAMELESS = a_job(job_id="eight", name="eight", node="", gpus=MAP[:1], host_gpus=MAP)
 ALL = (ONE, TWO, ELSEWHERE, UNKNOWN)
 NODE = "gpu-node-1"
 
@@ -43,6 +44,7 @@ MEANT: list[tuple[str, dict[str, str], tuple[Job, ...], str | None]] = [
     ("a minor number is no index", {"device": "nvidia0", "node": NODE}, ALL, None),
     ("a model name is no index", {"gpu": "RTX 3090", "node": NODE}, ALL, None),
     ("index without a node", {"gpu": "0"}, (ELSEWHERE,), None),
+    ("index without a node, and a job without one", {"gpu": "0"}, (NAMELESS,), None),
     ("an index that the host has not", {"gpu": "7", "node": NODE}, ALL, None),
     ("only the label job", {"job": "one"}, ALL, None),
     ("nothing, and there is only one job", {}, (ONE,), None),
