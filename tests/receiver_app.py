@@ -34,7 +34,8 @@ def receiver(store: Store, token: str, *, max_body_bytes: int = MAX_BODY_BYTES, 
         await store.append(deliveries.INSERT, row, topic=deliveries.TOPIC)
 
     async def problems() -> list[str]:
-        return ["the disk is full"] if store.low_on_space else []
+        trouble = await store.check()
+        return [trouble] if trouble else []
 
     health = Health(problems=problems, exposition=lambda: generate_latest(metrics.registry), metrics_door=None)
     return Receiver(

@@ -70,7 +70,7 @@ def parse(body: bytes) -> Payload:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == "json_invalid":
             raise NotJson from None
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part) for part in first["loc"][:3])  # deeper is a label's name
         raise WrongShape(f"{where or 'the body'}: {first['msg']}") from None
 
 

@@ -60,7 +60,8 @@ def application(
     )
 
     async def what_is_wrong() -> list[str]:
-        return [*problems(), *(["the disk is full: deliveries are refused"] if store.low_on_space else [])]
+        trouble = await store.check()
+        return [*problems(), *([trouble] if trouble else [])]
 
     health = Health(
         problems=what_is_wrong,

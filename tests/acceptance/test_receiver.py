@@ -226,9 +226,12 @@ def test_a_store_that_is_locked_gives_503_and_heals(own: ReceiverProcess) -> Non
     other = sqlite3.connect(f"{own.state}/tunewarden.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     refused = own.post(BODY)
+    ready = httpx.get(own.url + "/-/ready", trust_env=False, timeout=10)
     other.execute("ROLLBACK")
     other.close()
 
+    assert (ready.status_code, "can't be written" in ready.text) == (503, True)
+    assert httpx.get(own.url + "/-/ready", trust_env=False, timeout=10).status_code == 200
     assert (refused.status_code, refused.content) == (503, BODIES[503])
     assert own.post(BODY).status_code == 202
     assert own.stored() == [BODY]

@@ -88,6 +88,14 @@ class Store:
         """Run `work` on one snapshot in a reader's thread. It sees every commit made before this call."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, work)
 
+    async def check(self) -> str:
+        """Write to the disk, as readiness asks: empty, or one line that says why it can't be done."""
+        try:
+            await self.write(_touch)
+        except StoreUnavailable as error:
+            return str(error)
+        return "the disk is full: deliveries are refused" if self.low_on_space else ""
+
     def write_now(self, work: Callable[[Connection], T]) -> T:
         """`write` for a caller without an event loop: blocks until the commit."""
         future: Future[T] = Future()
@@ -151,6 +159,11 @@ def read_beside(path: Path, work: Callable[[Connection], T]) -> T:
         raise StoreUnavailable(f"{path} can't be read: {error.orig}") from None
     finally:
         engine.dispose()
+
+
+def _touch(conn: Connection) -> None:
+    # The database's header is written again with the value it has: a real commit that changes nothing.
+    conn.exec_driver_sql("PRAGMA user_version = 0")
 
 
 def _make_private(path: Path) -> None:
