@@ -23,6 +23,8 @@ ORDERS_TOPIC = "orders:"  # + job_id: its long poll
 
 # The states in which the end of a remediation tells that an order is over; elsewhere it is taken back.
 _BEGUN = frozenset({State.PLANNED, State.SAVED, State.HALTED, State.VERIFYING})
+# What the worker begins and the verifier watches. Other moves wake nobody: a look costs what the next order waits for.
+_LOOKED_AT = frozenset({State.DECIDED, State.VERIFYING})
 
 
 class Tell(Protocol):
@@ -98,7 +100,8 @@ class Moves:
             detail={"from": seen.state.value, "to": after.state.value, "step": seen.step},
         )
         self._follow(conn, seen, after, event, now)
-        wake(conn, REMEDIATIONS_TOPIC)
+        if after.state in _LOOKED_AT:
+            wake(conn, REMEDIATIONS_TOPIC)
         self._made.append((name, row.effect))
         return after
 

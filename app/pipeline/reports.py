@@ -13,6 +13,8 @@ from tunewarden.pipeline.moves import REPORTS_TOPIC, Moves
 from tunewarden.pipeline.opening import begin
 
 _DIFF_LIMIT = 64 * 1024
+# `planned` is applied in its own commit, and `accepted` with it: it follows at once.
+_NO_HURRY = frozenset({Phase.ACCEPTED, Phase.PLANNED})
 
 
 def take_report(conn: Connection, moves: Moves, job_id: str, report: Report, now: float) -> bool | None:
@@ -24,7 +26,7 @@ def take_report(conn: Connection, moves: Moves, job_id: str, report: Report, now
     order = orders.load(conn, report.order_id)
     if order is None or order.job_id != job_id:
         return None
-    if orders.store_report(conn, report, now=now):
+    if orders.store_report(conn, report, now=now) and report.phase not in _NO_HURRY:
         wake(conn, REPORTS_TOPIC)
     if report.phase is not Phase.PLANNED:
         return order.state == orders.OPEN

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 from tests.acceptance.prometheus_process import PrometheusProcess
 from tests.acceptance.real_process import eventually
@@ -39,16 +38,13 @@ EASIER = {
     "verify_for: 5m": "verify_for: 1s",
     "steps: 50": "steps: 1",
 }
-# The job: long enough, and a batch that can be halved for each replacement.
-JOB = {
-    "batch_size: 4 ": "batch_size: 128 ",
-    "epochs: 10": "epochs: 10000",
-    "activation_mb_per_sample: 16": "activation_mb_per_sample: 0",
-}
+# The job: long enough, and for replacements a batch that can be halved that often.
+JOB = {"epochs: 10": "epochs: 10000", "activation_mb_per_sample: 16": "activation_mb_per_sample: 0"}
+LARGE_BATCH = {"batch_size: 4 ": f"batch_size: {2 ** (REPLACEMENTS + 1)} "}
 SETTINGS = """\
 prometheus_url: {prometheus}
 enforce: {enforce}
-heartbeat: 1s
+heartbeat: {heartbeat}
 shipped_policies: false
 policy_dirs: [{policies}]
 limits: {{actions_per_hour: 100000, share_from_jobs: 1000}}
@@ -75,23 +71,25 @@ class Scene:
     """A running service with one job on a simulated card, and what a delivery to it needs."""
 
     def __init__(self, service: ServiceProcess, run: RunProcess, prometheus: PrometheusProcess) -> None:
-        self.service, self.run = service, run
+        self.service, self._run_dir = service, run.run_dir
         self._connection = HTTPConnection("127.0.0.1", service.port, timeout=10)
-        self._number = 0
-        job = eventually(self._job, within_s=60)
+        self._number, self._starts_at = 0, ""
+        eventually(self._job, within_s=60)
+        (job,) = service.get("/jobs")["jobs"]
         self.job_id, self._node = job["job_id"], job["node"]
         self._uuid = job["gpus"][0]["uuid"]
         eventually(lambda: prometheus.query(f'gpu:memory_used:ratio{{uuid="{self._uuid}"}} > 0.02'), within_s=60)
 
-    def _job(self) -> dict[str, Any] | None:
-        """The job, as soon as it is known to be on its card and to be training."""
-        found = [job for job in self.service.get("/jobs")["jobs"] if job["gpus"] and job["step"]]
-        return found[0] if found else None
+    def _job(self) -> bool:
+        """Whether the service knows of the job that it is on its card and training."""
+        return any(job["gpus"] and job["step"] for job in self.service.get("/jobs")["jobs"])
 
     def sample(self) -> float:
         """Seconds from the answer 202 to the stop request, for one alert of an episode of its own."""
         generation = self.service.get(f"/jobs/{self.job_id}")["generation"]
-        watch = StopWatch(self.run.run_dir / f"g{generation}")
+        watch = StopWatch(self._run_dir / f"g{generation}")
+        self._number += 1
+        self._starts_at = datetime.now(UTC).isoformat()
         try:
             accepted = self._deliver()
             seen = watch.wait(WAIT_S)
@@ -99,17 +97,17 @@ class Scene:
             watch.close()
         if seen is None:
             raise AssertionError(f"no stop request within {WAIT_S} s: {self.service.log_path.read_text()[-2000:]}")
+        self._deliver(resolved=True)  # an alert that fires on is looked at again each second, and would save again
         return max(0.0, seen - accepted)
 
-    def _deliver(self) -> float:
-        self._number += 1
+    def _deliver(self, *, resolved: bool = False) -> float:
         labels = {"alertname": "GpuMemoryNearlyFull", "uuid": self._uuid, "node": self._node, "n": str(self._number)}
         alert = {
-            "status": "firing",
+            "status": "resolved" if resolved else "firing",
             "labels": labels,
             "annotations": {"summary": "The card is nearly full."},
-            "startsAt": datetime.now(UTC).isoformat(),
-            "endsAt": "0001-01-01T00:00:00Z",
+            "startsAt": self._starts_at,
+            "endsAt": datetime.now(UTC).isoformat() if resolved else "0001-01-01T00:00:00Z",
             "generatorURL": "http://prometheus:9090/graph",
             "fingerprint": f"{self._number:016x}",
         }
@@ -139,12 +137,16 @@ def scene(folder: Path, *, enforce: bool) -> Iterator[Scene]:
     service = ServiceProcess(folder / "service")
     rules = sorted((ROOT / "rules" / "recording").glob("*.yaml"))
     scrape = {"tunewarden": [f"127.0.0.1:{service.port}"]}
-    with PrometheusProcess(folder / "prometheus", scrape=scrape, rules=rules, interval="2s") as prometheus:
-        values = {"prometheus": prometheus.url, "enforce": str(enforce).lower(), "policies": policies}
-        service.add(SETTINGS.format(**values).splitlines())
+    with PrometheusProcess(folder / "prometheus", scrape=scrape, rules=rules, interval="5s") as prometheus:
+        # A replacement has recovered when heartbeats say so: there the default would be waiting.
+        heartbeat = "1s" if enforce else "5s"
+        values = {"prometheus": prometheus.url, "enforce": str(enforce).lower(), "heartbeat": heartbeat}
+        service.add(SETTINGS.format(**values, policies=policies).splitlines())
         job = folder / "job"
         job.mkdir()
-        (job / "lora.yaml").write_text(replaced(EXAMPLE.read_text(encoding="utf-8"), JOB), encoding="utf-8")
+        (job / "lora.yaml").write_text(
+            replaced(EXAMPLE.read_text(encoding="utf-8"), JOB | (LARGE_BATCH if enforce else {})), encoding="utf-8"
+        )
         argv = [sys.executable, str(ROOT / "tests" / "bench" / "trainer.py"), "--config", "lora.yaml"]
         with service, RunProcess(service, job, ["--simulate-gpu", CARD], argv) as run:
             yield Scene(service, run, prometheus)

@@ -65,13 +65,15 @@ class RunProcess:
             start_new_session=True,
         )
         runs = service.state / "runs"
-        self.run_dir = eventually(lambda: next(iter(runs.iterdir()), None) if runs.is_dir() else None, within_s=60)
+        (self.run_dir,) = eventually(lambda: [*runs.iterdir()] if runs.is_dir() else [], within_s=60)
 
     @property
     def pids(self) -> tuple[int, int]:
         """The keeper's and the agent's."""
         folder = RunFolder(self.run_dir)
-        agent = eventually(lambda: read_identity(folder.agent_file), within_s=30)
+        eventually(lambda: read_identity(folder.agent_file), within_s=30)
+        agent = read_identity(folder.agent_file)
+        assert agent is not None
         return self._process.pid, agent.pid
 
     def __enter__(self) -> Self:

@@ -210,10 +210,10 @@ class Writer:
 
 
 def _answer_all(answers: list[tuple["asyncio.Future[Any]", Any]], woken: list[Subscription]) -> None:
+    for subscription in woken:  # first: an agent waits at its long poll for what the answer only tells a stage
+        subscription.event.set()
     for future, outcome in answers:
         _answer(future, outcome)
-    for subscription in woken:
-        subscription.event.set()
 
 
 def _answer(future: "asyncio.Future[Any] | Future[Any]", outcome: Any) -> None:
