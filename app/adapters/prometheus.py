@@ -66,7 +66,8 @@ class Prometheus:
         if not read:
             return []
         ages = (
-            f'label_replace(max(time() - timestamp({each})), "selector", "{at}", "", "")' for at, each in enumerate(read)
+            f'label_replace(max(time() - timestamp({each})), "selector", "{at}", "", "")'
+            for at, each in enumerate(read)
         )
         return await self._query(" or ".join(ages))
 
