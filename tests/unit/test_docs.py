@@ -1,14 +1,21 @@
-"""The pages of docs/reference hold every setting, metric, reason, action, alert and command; links lead somewhere."""
+"""The pages of docs/reference hold every setting, reason, action, alert and command; links lead somewhere.
+
+What the pages for people print exists, works, and is the same in English and Chinese.
+"""
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 from typer.main import get_command
 
+from tunewarden.adapters.policy_file import parse_policy
+from tunewarden.adapters.tokens import alertmanager_lines
+from tunewarden.api.wire import Payload
 from tunewarden.cli import cli
-from tunewarden.config import describe
+from tunewarden.config import Settings, describe, load_settings
 from tunewarden.domain.decision import Verdict
 from tunewarden.domain.policy import StepKind
 from tunewarden.domain.reason import Reason
@@ -17,6 +24,34 @@ from tunewarden.domain.remediation import State
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+TRANSLATED = sorted(
+    {"README", "index", "security"}
+    | {f"howto/{page.stem}" for folder in ("howto", "zh/howto") for page in (ROOT / "docs" / folder).glob("*.md")}
+)
+FOREIGN_KEYS = {"route", "receivers", "rule_files", "scrape_configs", "groups"}  # of Alertmanager and Prometheus
+
+
+def _pair(name: str) -> tuple[Path, Path]:
+    """The English and the Chinese page."""
+    if name == "README":
+        return ROOT / "README.md", ROOT / "README.zh-CN.md"
+    return ROOT / "docs" / f"{name}.md", ROOT / "docs" / "zh" / f"{name}.md"
+
+
+FOR_PEOPLE = [page for name in TRANSLATED for page in _pair(name)]
+
+
+def _blocks(page: Path, *languages: str) -> list[str]:
+    """The fenced blocks of these languages, in lists too."""
+    found = re.findall(rf"^ *```(?:{'|'.join(languages)})\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.S | re.M)
+    return [textwrap.dedent(block) for block in found]
+
+
+def _robot_file(folder: Path) -> Path:
+    """A file that holds a URL of a robot; as a secret any one line does."""
+    file = folder / "robot.url"
+    file.write_text("https://oapi.dingtalk.com/robot/send?access_token=t\n", encoding="utf-8")
+    return file
 
 
 def _page(name: str) -> str:
@@ -103,10 +138,68 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("name", ["README"])
+@pytest.mark.parametrize("name", TRANSLATED)
+def test_every_page_for_people_is_there_in_both_languages(name: str) -> None:
+    """A guide without its Chinese page, or the other way round, fails."""
+    english, chinese = _pair(name)
+
+    assert (english.is_file(), chinese.is_file()) == (True, True)
+
+
+@pytest.mark.parametrize("name", TRANSLATED)
 def test_the_chinese_page_has_the_same_commands(name: str) -> None:
-    """English and Chinese pages show the same commands and files."""
-    english = re.findall(r"```(?:sh|yaml)\n(.*?)```", (ROOT / f"{name}.md").read_text(encoding="utf-8"), re.S)
-    chinese = re.findall(r"```(?:sh|yaml)\n(.*?)```", (ROOT / f"{name}.zh-CN.md").read_text(encoding="utf-8"), re.S)
+    """English and Chinese pages show the same commands and files, byte for byte."""
+    english, chinese = (_blocks(page, "sh", "yaml", "ini") for page in _pair(name))
 
     assert chinese == english
+
+
+@pytest.mark.parametrize("page", FOR_PEOPLE, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_commands_of_a_page_exist(page: Path) -> None:
+    """Each `tunewarden WORD` in a page is a command, and each `--option` behind it is one of that command's."""
+    known = {name.split()[0] for name in _commands()}
+    options = set(_options())
+    text = page.read_text(encoding="utf-8")
+    code = "\n".join([*re.findall(r"^```.*?^```", text, re.S | re.M), *re.findall(r"`[^`\n]+`", text)])
+    used = re.findall(r"(?:^|`|'|&& )tunewarden (?!listens|is )([a-z]+)([^\n`]*)", code, re.M)  # what serve says
+    given = {(name, option) for name, rest in used for option in re.findall(r"--[a-z-]+", rest.split(" -- ")[0])}
+
+    assert [name for name, _ in used if name not in known] == []
+    assert given - options == set()
+
+
+@pytest.mark.parametrize("page", FOR_PEOPLE, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_settings_and_policies_of_a_page_are_good(page: Path, tmp_path: Path) -> None:
+    """Every YAML block is one of our files without a fault, or a file of Prometheus or Alertmanager."""
+    unknown: list[str] = []
+    faults: list[str] = []
+    for number, block in enumerate(_blocks(page, "yaml")):
+        keys = set(YAML(typ="safe").load(block))
+        if "match" in keys:
+            parse_policy(block, page, faults)
+        elif not keys & FOREIGN_KEYS:
+            unknown += sorted(keys - set(Settings.model_fields))
+            file = tmp_path / f"settings-{number}.yaml"
+            file.write_text(re.sub(r"_file: .*", f"_file: {_robot_file(tmp_path)}", block), encoding="utf-8")
+            load_settings({"config": file}, environ={})
+
+    assert (unknown, faults) == ([], [])
+
+
+@pytest.mark.parametrize("page", FOR_PEOPLE, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_lines_for_alertmanager_are_those_that_serve_prints(page: Path) -> None:
+    """Receiver and path of the token are the same in the pages and in the terminal."""
+    printed = alertmanager_lines("http://127.0.0.1:9750", Path("~/.local/state/tunewarden/webhook.token"))
+    receivers = printed[printed.index("receivers:") :]
+    copy = next(line for line in printed.splitlines() if "sudo install" in line).removeprefix("#").strip()
+    shown = [block for block in _blocks(page, "yaml") if "webhook_configs" in block]
+
+    assert [block for block in shown if receivers not in block] == []
+    assert copy in page.read_text(encoding="utf-8") or not shown
+
+
+def test_the_example_of_a_webhook_body_has_the_shape() -> None:
+    """docs/examples/payload.json is what `simulate` takes."""
+    body = (ROOT / "docs" / "examples" / "payload.json").read_bytes()
+
+    assert [alert.labels["alertname"] for alert in Payload.model_validate_json(body).alerts] == ["GpuMemoryNearlyFull"]
