@@ -110,6 +110,17 @@ def test_an_agent_that_is_killed_while_it_waits(run: World) -> None:
     assert run.service.until_report("o-1", "launched")["detail"]["generation"] == 2
 
 
+def test_ctrl_c_ends_the_waiting(run: World) -> None:
+    """A person who does not want to wait for an order gets the prompt back at once."""
+    run.write_config(**OOM)
+    run.start()
+    ended(run)
+
+    run.interrupt()
+
+    assert run.exit_code(10) == 130
+
+
 def test_back_to_the_previous_knobs(run: World) -> None:
     """Generation 2 dies before its first step: `run` waits, and an order brings the previous values back."""
     run.write_config(step_seconds=0.2)
