@@ -14,14 +14,17 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, func, insert, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from tunewarden.adapters.store import audit, deliveries
 from tunewarden.adapters.store.engine import Store, read_beside
+from tunewarden.adapters.store.migrate import HEAD
 from tunewarden.adapters.store.reserve import RESERVE_BYTES
 from tunewarden.adapters.store.tables import deliveries as table
 from tunewarden.adapters.store.tables import jobs, metadata, remediations
+from tunewarden.adapters.store.upgrade import SCRIPTS
 from tunewarden.adapters.store.wakes import wake
 from tunewarden.errors import StoreLocked, StoreUnavailable
 
@@ -55,6 +58,22 @@ def test_the_migrations_add_up_to_the_tables(tmp_path: Path) -> None:
 
     assert differences == []
     assert ours == theirs
+
+
+def test_the_newest_migration_is_the_one_that_a_start_looks_for() -> None:
+    """A forgotten HEAD would leave an old schema in place."""
+    assert ScriptDirectory(str(SCRIPTS)).get_current_head() == HEAD
+
+
+def test_a_start_on_the_newest_schema_does_not_import_alembic(tmp_path: Path) -> None:
+    """It would be a fifth of the start's time."""
+    Store(tmp_path / "t.db").close()
+    code = (
+        "import sys; from pathlib import Path; from tunewarden.adapters.store.engine import Store\n"
+        "Store(Path(sys.argv[1])).close(); sys.exit('alembic' in sys.modules)\n"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "t.db")], check=False, timeout=60).returncode == 0
 
 
 def _schema(conn: Connection) -> dict[str, set[str]]:
