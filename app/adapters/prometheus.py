@@ -25,6 +25,7 @@ TIMEOUT_S = 2.0
 DEFAULT_INTERVAL_S = 15.0
 _INTERVAL_KEPT_S = 60.0
 _AT_ONCE = 16
+_AGE = "tunewarden_age_of"  # the label of a row that is an age
 # The global section comes first in what Prometheus shows of its configuration (2.42 and 3.x).
 _GLOBAL = re.compile(r"^global:\n((?:[ ]+.*\n)*)", re.MULTILINE)
 _INTERVALS = re.compile(r"^  (?:scrape|evaluation)_interval: (\S+)$", re.MULTILINE)
@@ -50,26 +51,19 @@ class Prometheus:
             read = selectors(expr)
         except PromqlError as error:
             raise Permanent(f"{expr}: {error}") from None
-        found, seen = await asyncio.gather(self._query(expr), self._ages(read))
+        try:
+            rows = await self._query(_with_ages(expr, read))
+        except Permanent:  # a scalar, or refused: asked alone, so that the error is about what the person wrote
+            rows = await self._query(expr)
+            rows += await self._query(_ages(read)) if read else []
+        found = [_number(row) for row in rows if not _is_age(row)]
+        seen = [_number(row) for row in rows if _is_age(row)]
         missing = len(seen) < len(read)
         return Answer(
             holds=bool(found),
             age_s=None if missing and not found else max(seen, default=0.0),
             value=found[0] if found and math.isfinite(found[0]) else None,
         )
-
-    async def _ages(self, read: Sequence[str]) -> list[float]:
-        """The age of each selector's oldest sample, in seconds; one that finds no series is left out.
-
-        One query, however many there are: a round trip costs more than what Prometheus does for it.
-        """
-        if not read:
-            return []
-        ages = (
-            f'label_replace(max(time() - timestamp({each})), "selector", "{at}", "", "")'
-            for at, each in enumerate(read)
-        )
-        return await self._query(" or ".join(ages))
 
     async def ask_all(self, exprs: Iterable[str]) -> Mapping[str, Answer]:
         """The answers to all expressions, each asked once, within the time-out of one. What fails is left out."""
@@ -100,14 +94,14 @@ class Prometheus:
             log.info("the scrape interval can't be asked", action="prometheus_unasked", error=str(error))
         return self._interval_s
 
-    async def _query(self, expr: str) -> list[float]:
+    async def _query(self, expr: str) -> list[Any]:
         data = await self._get("/api/v1/query", {"query": expr})
         result = data.get("result")
         if data.get("resultType") in ("scalar", "string"):
             result = [{"value": result}]
         if not isinstance(result, list):
             raise Permanent(f"{self._shown}: the answer has no result")
-        return [_number(row) for row in result]
+        return result
 
     async def _get(self, path: str, form: Mapping[str, str]) -> Mapping[str, Any]:
         method = "POST" if form else "GET"
@@ -139,6 +133,21 @@ class Prometheus:
     def _shown(self) -> str:
         """The URL without user:password@."""
         return re.sub(r"//[^/@]*@", "//", self._url)
+
+
+def _with_ages(expr: str, read: Sequence[str]) -> str:
+    """The expression and its ages as one: a round trip costs more than what Prometheus does for it."""
+    return f"({expr}\n) or {_ages(read)}" if read else expr  # the line may end in a comment
+
+
+def _ages(read: Sequence[str]) -> str:
+    """The age of each selector's oldest sample, in seconds; one that finds no series is left out."""
+    ages = (f'label_replace(max(time() - timestamp({each})), "{_AGE}", "{at}", "", "")' for at, each in enumerate(read))
+    return " or ".join(ages)
+
+
+def _is_age(row: Any) -> bool:
+    return isinstance(row, dict) and _AGE in (row.get("metric") or {})
 
 
 def _number(row: Any) -> float:

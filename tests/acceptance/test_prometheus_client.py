@@ -79,6 +79,9 @@ def asked(url: str, work: Callable[[Prometheus], Coroutine[Any, Any, T]], *, tim
         ('ratio{uuid="GPU-1"} > 0.95', True, 0.97),
         ('ratio{uuid="GPU-1"} > 0.99', False, None),
         ("not_a_number", True, None),
+        ('scalar(ratio{uuid="GPU-1"}) > bool 0.95', True, 1.0),
+        ('ratio{uuid="GPU-1"} > 0.95  # of used and free', True, 0.97),
+        ('ratio{uuid="GPU-9"} or ratio{uuid="GPU-1"}', True, 0.97),
     ],
 )
 def test_an_answer_holds_when_it_is_not_empty(
