@@ -138,6 +138,23 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+def _anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    headings = re.findall(r"^#+ +(.*?) *$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_to_a_heading_find_it(page: Path) -> None:
+    """What stands behind # in a link is a heading of the page that it leads to."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    links = re.findall(r"\]\(((?!https?://)[^)#\s]*)#([^)\s]+)\)", text)
+    wrong = [f"{to}#{name}" for to, name in links if name not in _anchors(page.parent / to if to else page)]
+
+    assert wrong == []
+
+
 @pytest.mark.parametrize("name", TRANSLATED)
 def test_every_page_for_people_is_there_in_both_languages(name: str) -> None:
     """A guide without its Chinese page, or the other way round, fails."""
