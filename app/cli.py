@@ -1,20 +1,15 @@
 """The command line: parses, calls, prints. What acts goes through the service's API and is audited there."""
 
 import sys
+from importlib import import_module
 from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from tunewarden.bootstrap import serve as serve_service
-from tunewarden.commandline import local, people
-from tunewarden.commandline.client import ServiceClient
 from tunewarden.commandline.output import Output
-from tunewarden.commandline.run import run_job
 from tunewarden.config import Settings, environment, load_settings
-from tunewarden.demo.screen import demo_console
-from tunewarden.demo.story import play
 from tunewarden.errors import SettingsError, TunewardenError
 
 EXIT_FAILED = 1
@@ -41,13 +36,21 @@ Config = Annotated[
 Job = Annotated[str, typer.Argument(help="A job's name or its id, as `tunewarden jobs` shows them.")]
 
 
+def _part(name: str) -> Any:
+    """A module of ours, imported only by the command that needs it.
+
+    The service's parts (FastAPI, SQLAlchemy, Jinja) cost two seconds of CPU: `run` and `jobs` must not wait for them.
+    """
+    return import_module(f"tunewarden.{name}")
+
+
 def _settings(config: Path | None = None) -> Settings:
     return load_settings({"config": config})
 
 
-def _client() -> ServiceClient:
+def _client() -> Any:
     settings = _settings()
-    return ServiceClient(settings.service_url, settings.agent_token)
+    return _part("commandline.client").ServiceClient(settings.service_url, settings.agent_token)
 
 
 @cli.command()
@@ -57,7 +60,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="The port to listen on; 0: any free one.")] = None,
 ) -> None:
     """Start the service: the webhook, the jobs API, deciding, acting and messages."""
-    serve_service(load_settings({"config": config, "host": host, "port": port}), Output().line)
+    _part("bootstrap").serve(load_settings({"config": config, "host": host, "port": port}), Output().line)
 
 
 @cli.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})
@@ -74,37 +77,37 @@ def run(
     ] = None,
 ) -> None:
     """Run a training command so that it can be saved, stopped, adjusted and restarted: tunewarden run -- CMD ..."""
-    run_job(_settings(), context.args, name, label or [], enforce, grace, simulate_gpu)
+    _part("commandline.run").run_job(_settings(), context.args, name, label or [], enforce, grace, simulate_gpu)
 
 
 @cli.command()
 def jobs() -> None:
     """List the jobs."""
-    people.jobs(_client(), Output())
+    _part("commandline.people").jobs(_client(), Output())
 
 
 @cli.command()
 def save(job: Job) -> None:
     """Ask a job to save a checkpoint; it trains on."""
-    people.act(_client(), Output(), job, "save")
+    _part("commandline.people").act(_client(), Output(), job, "save")
 
 
 @cli.command()
 def stop(job: Job, now: Annotated[bool, typer.Option("--now", help="Don't save first.")] = False) -> None:
     """Save a job and stop it."""
-    people.act(_client(), Output(), job, "stop", {"now": now})
+    _part("commandline.people").act(_client(), Output(), job, "stop", {"now": now})
 
 
 @cli.command()
 def hold(job: Job) -> None:
     """Do nothing automatic to a job until it is released."""
-    people.act(_client(), Output(), job, "hold")
+    _part("commandline.people").act(_client(), Output(), job, "hold")
 
 
 @cli.command()
 def release(job: Job) -> None:
     """End a hold."""
-    people.act(_client(), Output(), job, "release")
+    _part("commandline.people").act(_client(), Output(), job, "release")
 
 
 @cli.command()
@@ -114,11 +117,11 @@ def remediations(
     """List remediations, show one, or cancel one: tunewarden remediations [ID | cancel ID]"""
     match words or []:
         case []:
-            people.remediations(_client(), Output())
+            _part("commandline.people").remediations(_client(), Output())
         case ["cancel", remediation_id]:
-            people.cancel(_client(), Output(), remediation_id)
+            _part("commandline.people").cancel(_client(), Output(), remediation_id)
         case [remediation_id] if remediation_id != "cancel":
-            people.remediation(_client(), Output(), remediation_id)
+            _part("commandline.people").remediation(_client(), Output(), remediation_id)
         case _:
             raise SettingsError(
                 "say `tunewarden remediations`, `tunewarden remediations ID` or `tunewarden remediations cancel ID`"
@@ -128,7 +131,7 @@ def remediations(
 @breaker_cli.command("close")
 def breaker_close() -> None:
     """Close the breaker: policies act again."""
-    people.close_breaker(_client(), Output())
+    _part("commandline.people").close_breaker(_client(), Output())
 
 
 @message_cli.command("test")
@@ -136,13 +139,13 @@ def message_test(
     target: Annotated[str | None, typer.Argument(help="The robot's name; default: the default one.")] = None,
 ) -> None:
     """Send a test message to a DingTalk robot."""
-    people.message_test(_client(), Output(), target)
+    _part("commandline.people").message_test(_client(), Output(), target)
 
 
 @cli.command()
 def check(config: Config = None) -> None:
     """Check settings and policies; exit 2 with every fault as file:line."""
-    local.check(config, Output())
+    _part("commandline.local").check(config, Output())
 
 
 @cli.command()
@@ -152,7 +155,7 @@ def simulate(
     config: Config = None,
 ) -> None:
     """Show what would be decided about a webhook body; acts on nothing and needs no service."""
-    local.simulate(_settings(config), payload, as_json, Output())
+    _part("commandline.local").simulate(_settings(config), payload, as_json, Output())
 
 
 @cli.command()
@@ -162,7 +165,7 @@ def adjust(
     write: Annotated[bool, typer.Option("--write", help="Write the adjusted config beside the original.")] = False,
 ) -> None:
     """Change knobs of a training config: prints the diff; --write puts a new file beside it."""
-    local.adjust(config_file, knobs, write, Output())
+    _part("commandline.local").adjust(config_file, knobs, write, Output())
 
 
 @cli.command()
@@ -174,7 +177,7 @@ def version() -> None:
 @cli.command()
 def demo() -> None:
     """Play the whole story with real parts on this machine, then check it from outside."""
-    raise typer.Exit(play(environment(), demo_console()))
+    raise typer.Exit(_part("demo.story").play(environment(), _part("demo.screen").demo_console()))
 
 
 def main() -> NoReturn:
