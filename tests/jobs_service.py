@@ -90,7 +90,7 @@ class Wiring:
         """The loops of the stages; `own` is the environment from which a command's names are let through."""
         times, acting = self.times, self.acting
         commands = Commands(self.store, acting, self.clock, owner="test", own=own, lease_s=times.lease_s)
-        worker = Worker(self.store, acting, self.clock, commands, poll_s=times.poll_s)
+        worker = Worker(self.store, acting, self.clock, commands, self.prometheus, poll_s=times.poll_s)
         verifier = Verifier(
             self.store,
             acting,

@@ -129,6 +129,12 @@ def refusal_of(remediation: Remediation, job: Job, *, low_on_space: bool) -> tup
     return None
 
 
+def needs_asking(remediation: Remediation) -> bool:
+    """True when the current step ends a living generation and was confirmed by PromQL before an earlier step began."""
+    destructive = remediation.plan.steps[remediation.step].kind in DESTRUCTIVE
+    return destructive and remediation.step > 0 and bool(remediation.plan.confirm_exprs)
+
+
 def skips_on_waiting(remediation: Remediation, job: Job) -> Remediation:
     """Past the saves of a plan, when the job is dead already and waits: there is nothing left to save."""
     step = remediation.step

@@ -13,6 +13,7 @@ from tunewarden.domain.advance import (
     begin_of,
     event_of_job_end,
     may_cancel,
+    needs_asking,
     order_of,
     refusal_of,
     skips_on_waiting,
@@ -29,8 +30,12 @@ from tunewarden.pipeline.moves import ORDERS_TOPIC, REMEDIATIONS_TOPIC, Moves
 _SUPERSEDABLE = frozenset({State.DECIDED, State.ORDERED, State.ACCEPTED, State.VERIFYING})
 
 
-def begin(conn: Connection, remediation_id: str, now: float, moves: Moves | None = None) -> None:
+def begin(
+    conn: Connection, remediation_id: str, now: float, moves: Moves | None = None, *, confirmed: bool = False
+) -> None:
     """Begin the current step of a `decided` remediation: issue its order, or leave a command to the worker.
+
+    A later step that ends a living generation is left to the worker too: it asks Prometheus again (`confirmed`).
 
     The dispatcher calls it right after it inserted the remediation, the worker for rows that wait. What may not be
     begun any more ends here, with its reason. `now` in epoch seconds.
@@ -48,7 +53,8 @@ def begin(conn: Connection, remediation_id: str, now: float, moves: Moves | None
         moves.move(conn, remediation, refusal[0], now, reason=refusal[1])
         return
     remediation = skips_on_waiting(remediation, job)
-    if begin_of(remediation.plan.steps[remediation.step]) is Begin.COMMAND:
+    unasked = needs_asking(remediation) and not confirmed and job.state is JobState.RUNNING
+    if unasked or begin_of(remediation.plan.steps[remediation.step]) is Begin.COMMAND:
         wake(conn, REMEDIATIONS_TOPIC)
         return
     expires_in_s = _expiry(conn, job, moves.acting.order_expires_s, now)

@@ -13,15 +13,16 @@ from tunewarden.adapters.store import orders, remediations
 from tunewarden.adapters.store.engine import Store
 from tunewarden.adapters.store.job_now import job_now
 from tunewarden.adapters.store.remediations import StaleClaim
-from tunewarden.domain.advance import Begin, begin_of
+from tunewarden.domain.advance import Begin, begin_of, needs_asking
 from tunewarden.domain.job import JobState
 from tunewarden.domain.reason import Reason
 from tunewarden.domain.remediation import Event, InvalidTransition, Remediation, State
-from tunewarden.errors import StoreUnavailable
+from tunewarden.errors import Permanent, Retryable, StoreUnavailable
 from tunewarden.pipeline.commands import Commands
 from tunewarden.pipeline.moves import REMEDIATIONS_TOPIC, REPORTS_TOPIC, Acting, Moves, write_moves
 from tunewarden.pipeline.opening import begin
 from tunewarden.pipeline.reports import apply_reports
+from tunewarden.pipeline.verifier import Asks
 from tunewarden.ports import Clock
 
 T = TypeVar("T")
@@ -47,13 +48,24 @@ class Due:
 
 
 class Worker:
-    """One a service. `commands` runs what isn't an order, beside the loop, so that a slow command holds up nothing."""
+    """One a service. `commands` runs what isn't an order, beside the loop, so that a slow command holds up nothing.
+
+    `max_age_s`: how old an answer of Prometheus may be.
+    """
 
     def __init__(
-        self, store: Store, acting: Acting, clock: Clock, commands: Commands, *, poll_s: float = POLL_S
+        self,
+        store: Store,
+        acting: Acting,
+        clock: Clock,
+        commands: Commands,
+        prometheus: Asks,
+        *,
+        max_age_s: float = 30.0,
+        poll_s: float = POLL_S,
     ) -> None:
         self._store, self._acting, self._clock, self._commands = store, acting, clock, commands
-        self._poll_s = poll_s
+        self._prometheus, self._max_age_s, self._poll_s = prometheus, max_age_s, poll_s
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -85,11 +97,25 @@ class Worker:
     async def _begin(self, remediation: Remediation) -> None:
         remediation_id = remediation.remediation_id
         if begin_of(remediation.plan.steps[remediation.step]) is not Begin.COMMAND:
-            await self._write(lambda conn, moves: begin(conn, remediation_id, self._now(), moves))
+            confirmed = not needs_asking(remediation) or await self._confirmed(remediation)
+            act = _begin_confirmed if confirmed else _unconfirmed
+            await self._write(partial(self._act_on, remediation, act))
         elif remediation_id not in self._running:
             task = asyncio.create_task(self._guarded(self._commands.carry_out(remediation_id)))
             self._running[remediation_id] = task
             task.add_done_callback(lambda _done: self._running.pop(remediation_id, None))
+
+    async def _confirmed(self, remediation: Remediation) -> bool:
+        """Whether each expression still has a fresh answer that holds. No data is no confirmation."""
+        for expr in remediation.plan.confirm_exprs:
+            try:
+                answer = await self._prometheus.ask(expr)
+            except (Retryable, Permanent) as error:
+                log.info("Prometheus can't be asked", action="confirm_unmeasured", error=str(error))
+                return False
+            if not answer.holds or answer.age_s is None or answer.age_s > self._max_age_s:
+                return False
+        return True
 
     async def _each(self, items: Sequence[T], act: Callable[[Connection, Moves, T, float], None]) -> None:
         for item in items:
@@ -147,6 +173,14 @@ def _expire(conn: Connection, moves: Moves, seen: orders.OrderRow, now: float) -
         orders.withdraw(conn, order.order_id, now=now)
         return
     moves.move(conn, remediation, Event.EXPIRED, now, reason=Reason.EXPIRED)
+
+
+def _begin_confirmed(conn: Connection, moves: Moves, seen: Remediation, now: float) -> None:
+    begin(conn, seen.remediation_id, now, moves, confirmed=True)
+
+
+def _unconfirmed(conn: Connection, moves: Moves, seen: Remediation, now: float) -> None:
+    moves.move(conn, seen, Event.REFUSED, now, reason=Reason.UNCONFIRMED)
 
 
 def _uncertain_command(conn: Connection, moves: Moves, seen: Remediation, now: float) -> None:

@@ -99,7 +99,7 @@ def stages_of(
     )
     return [
         ("dispatcher", dispatcher),
-        ("worker", Worker(store, acting, clock, commands)),
+        ("worker", Worker(store, acting, clock, commands, prometheus or NoPrometheus())),
         ("verifier", Verifier(store, acting, clock, prometheus or NoPrometheus(), heartbeat_s=heartbeat_s)),
         ("watch", Watch(store, acting, clock, silence_s=silence_s(heartbeat_s))),
         ("reporter", WokenReporter(store, reporter)),

@@ -114,7 +114,9 @@ class Agent:
         return answer
 
 
-def open_remediation(service: Service, *steps: Step, job_id: str = "job-1", expect: Expectation = QUICK) -> str:
+def open_remediation(
+    service: Service, *steps: Step, job_id: str = "job-1", expect: Expectation = QUICK, plan: Plan | None = None
+) -> str:
     """As the dispatcher opens one."""
 
     def act(conn: Connection) -> str:
@@ -124,7 +126,7 @@ def open_remediation(service: Service, *steps: Step, job_id: str = "job-1", expe
             job_id=job_id,
             generation=1,
             policy="vram-pressure",
-            plan=Plan(steps=steps or (REPLACE,), expect=expect),
+            plan=plan or Plan(steps=steps or (REPLACE,), expect=expect),
             reason=Reason.POLICY_MATCHED,
             now=now,
         )
@@ -390,6 +392,31 @@ def test_a_plan_of_several_steps_runs_in_order(tmp_path: Path) -> None:
         (1, "save", 1),
         (2, "stop", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (Answer(holds=True, age_s=1.0), State.ORDERED),
+        (Answer(holds=False, age_s=1.0), State.REFUSED),
+        (Answer(holds=True, age_s=999.0), State.REFUSED),
+        (Answer(holds=True, age_s=None), State.REFUSED),
+        (Retryable("away"), State.REFUSED),
+    ],
+)
+def test_a_later_stop_is_confirmed_again(tmp_path: Path, answer: Answer | Exception, state: State) -> None:
+    """What was measured before the first step is old by then: no fresh data, no stop."""
+    command, stop = Step(kind=StepKind.RUN_COMMAND, command=("true",)), Step(kind=StepKind.STOP)
+    plan = Plan(steps=(command, stop), confirm_exprs=("full",), expect=QUICK)
+    prometheus = ScriptedPrometheus(answer)
+    with stages(tmp_path, prometheus=prometheus) as service:
+        Agent(service)
+        remediation_id = open_remediation(service, plan=plan)
+        until(lambda: load(service, remediation_id).state is state)
+
+        assert prometheus.asked == ["full"]
+        if state is State.REFUSED:
+            assert load(service, remediation_id).reason is Reason.UNCONFIRMED
 
 
 def test_a_failing_command_ends_the_plan(tmp_path: Path) -> None:

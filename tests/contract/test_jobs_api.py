@@ -324,13 +324,10 @@ def test_nobody_takes_an_order_in_time(tmp_path: Path) -> None:
     """It ends as refused: expired, and its planned report gets no go."""
     with running(tmp_path / "tunewarden.db", times=Times(order_expires_s=0.2)) as service:
         register(service)
-        service.client.post("/api/v1/jobs/job-1/save")
-        remediation = service.client.get("/api/v1/remediations").json()["remediations"][0]
-        found = service.store.read_now(lambda conn: orders.open_of_job(conn, "job-1"))
-        assert found is not None
-        until(lambda: state_of(service, remediation["remediation_id"]) is State.REFUSED)
-        late = report(service, found.order_id, "planned").json()
-        entry = service.client.get(f"/api/v1/remediations/{remediation['remediation_id']}").json()
+        opened = service.client.post("/api/v1/jobs/job-1/save").json()
+        until(lambda: state_of(service, opened["remediation_id"]) is State.REFUSED)
+        late = report(service, opened["order_id"], "planned").json()
+        entry = service.client.get(f"/api/v1/remediations/{opened['remediation_id']}").json()
 
     assert late == {"go": False}
     assert (entry["reason"], entry["attempts"][0]["outcome"]) == ("expired", "refused")
