@@ -1,4 +1,4 @@
-"""Durable acknowledgements against the baseline, a body of 10,000 alerts, and what the idle receiver weighs."""
+"""Durable acknowledgements against the baseline, and a body of 10,000 alerts."""
 
 import copy
 import json
@@ -19,12 +19,10 @@ import psutil
 from tests.acceptance.receiver_process import REPOSITORY, ReceiverProcess
 from tests.bench.load import ALERT
 from tests.bench.rows import Row
-from tests.bench.service import ServiceProcess
 
 CONNECTIONS = 16
 SECONDS = 4.0
 ROUNDS = 3
-IDLE_S = 3.0
 
 
 def load(process: ReceiverProcess, *, core: int, seconds: float = SECONDS) -> dict[str, Any]:
@@ -111,24 +109,6 @@ def large_body() -> list[Row]:
     return [Row(name="10,000 alerts in one body: answered", goal=1.0, value=seconds, unit="s", note=note)]
 
 
-def idle_service() -> list[Row]:
-    """The whole `tunewarden serve` with its stages: from the start of the process to ready, and its memory then."""
-    with tempfile.TemporaryDirectory(prefix="tunewarden-bench-") as folder:
-        service = ServiceProcess(Path(folder))
-        begun = time.perf_counter()
-        service.start()
-        seconds = time.perf_counter() - begun
-        try:
-            time.sleep(IDLE_S)  # idle is what is measured: every stage has looked once
-            resident = psutil.Process(service.pid).memory_info().rss / 1e6
-        finally:
-            service.stop()
-    return [
-        Row(name="service: ready after its start", goal=2.5, value=seconds, unit="s"),
-        Row(name="service, idle: RSS", goal=130, value=resident, unit="MB"),
-    ]
-
-
 def _peak_bytes(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
@@ -136,4 +116,4 @@ def _peak_bytes(pid: int) -> int:
     return 0
 
 
-MEASURES = (acks, large_body, idle_service)
+MEASURES = (acks, large_body)
