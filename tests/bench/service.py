@@ -34,6 +34,11 @@ class ServiceProcess(RealProcess):
         self.settings.write_text("\n".join(self._lines) + "\n", encoding="utf-8")
         return [str(COMMAND), "serve", "--config", str(self.settings)]
 
+    def launch(self) -> None:
+        """Start it without waiting."""
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(self.argv(), cwd=self.folder, stdout=log, stderr=subprocess.STDOUT)
+
     def add(self, lines: Sequence[str]) -> None:
         """More settings, before it starts."""
         self._lines += lines
