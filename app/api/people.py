@@ -15,7 +15,7 @@ from tunewarden.adapters.store.jobs import AmbiguousJob
 from tunewarden.api.deps import ApiDeps
 from tunewarden.api.jobs import error
 from tunewarden.api.jobs_wire import StopBody, TestBody, actor_of
-from tunewarden.domain.job import Job
+from tunewarden.domain.job import Job, JobState
 from tunewarden.domain.message import Notice, NoticeKind, Severity
 from tunewarden.domain.policy import StepKind
 from tunewarden.domain.reason import Reason
@@ -24,6 +24,8 @@ from tunewarden.errors import Refused
 
 _TEST_WITHIN_S = 8.0
 _TEST_LOOK_S = 0.1
+_SHOWN = 20  # names of jobs in an error
+_LIVING = frozenset({JobState.RUNNING, JobState.WAITING})
 
 Actor = Annotated[str | None, Header(alias="X-Tunewarden-Actor")]
 
@@ -126,7 +128,11 @@ async def _find(deps: ApiDeps, ref: str) -> Job | Response:
         job = await deps.store.read(lambda conn: jobs.find(conn, ref))
     except AmbiguousJob as many:
         return error(409, f"more than one living job has this name: {many}", Reason.AMBIGUOUS_TARGET.value)
-    return error(404, "no such job", Reason.NO_TARGET.value) if job is None else job
+    if job is not None:
+        return job
+    living = await deps.store.read(lambda conn: [each.name for each in jobs.listed(conn) if each.state in _LIVING])
+    known = ", ".join(sorted(set(living))[:_SHOWN]) or "none"
+    return error(404, f"no such job; living jobs: {known}", Reason.NO_TARGET.value)
 
 
 async def _manual(deps: ApiDeps, ref: str, kind: StepKind, *, stop_now: bool, actor: str | None) -> Response:

@@ -230,8 +230,9 @@ class World:
         rules: Mapping[str, str] = SHORTER_RULES,
         policies: Mapping[str, str] = SHORTER_POLICIES,
         verbose_robots: Mapping[str, bool] | None = None,
-        group_by: Sequence[str] = ("alertname", "uuid", "training_job_id"),
+        watched: bool = True,
     ) -> None:
+        """`watched`: with Prometheus and Alertmanager. `verbose_robots` names the robots, the default one first."""
         self.folder = folder
         self.state = folder / "state"
         self.settings_file = folder / "settings.yaml"
@@ -250,8 +251,8 @@ class World:
             folder / "alertmanager",
             webhook_url=f"{self.service.url}/api/v1/alertmanager",
             credentials_file=self.state / "webhook.token",
-            group_by=group_by,
         )
+        self.parts = [self.prometheus, self.alertmanager] if watched else []
         self.prometheus.port, self.alertmanager.port = free_port(), port
         self.jobs: dict[str, Job] = {}
         self.command_lines: set[bytes] = set()  # of every process on the machine that `until` saw
@@ -280,8 +281,9 @@ class World:
         whole = {
             "port": self.service.port,
             "state_dir": str(self.state),
-            "prometheus_url": self.prometheus.url,
-            "alertmanager_url": self.alertmanager.url,
+            **(
+                {"prometheus_url": self.prometheus.url, "alertmanager_url": self.alertmanager.url} if self.parts else {}
+            ),
             "heartbeat": "1s",
             "shipped_policies": False,
             "policy_dirs": [str(policies)],
@@ -294,8 +296,7 @@ class World:
         try:
             self.service.start(attempts=1)  # first: it makes the token that Alertmanager reads
             with ThreadPoolExecutor() as pool:
-                parts = (self.prometheus, self.alertmanager, *self.robots.values())
-                list(pool.map(lambda part: part.start(attempts=1), parts))
+                list(pool.map(lambda part: part.start(attempts=1), (*self.parts, *self.robots.values())))
         except BaseException:
             self.close()
             raise
@@ -309,7 +310,7 @@ class World:
     def close(self) -> None:
         for job in self.jobs.values():
             job.end()
-        for part in (self.prometheus, self.alertmanager, self.service, *self.robots.values()):
+        for part in (*self.parts, self.service, *self.robots.values()):
             part.stop()
 
     def run(
