@@ -7,6 +7,7 @@ from tunewarden.domain.alert import Alert, AlertStatus, fingerprint_of
 from tunewarden.domain.job import Job
 
 ENDED_ALERT = "TrainingJobEnded"
+OTHER_ALERTS = {"not_resumed": "TrainingJobNotResumed"}  # by kind; the job trains on, so it has not ended
 OPT_OUT = ("remediation", "off")
 _OOM = "cuda_oom"
 _OURS = frozenset({"replaced"})  # the job goes on: its end was a step of an order
@@ -36,7 +37,7 @@ class JobEvent:
 def alert_of(event: JobEvent, job: Job, now: datetime) -> Alert:
     """The alert that stands for an event: its fingerprint is the event's own, so that no two are one episode."""
     labels = {
-        "alertname": ENDED_ALERT,
+        "alertname": OTHER_ALERTS.get(event.kind, ENDED_ALERT),
         "training_job_id": job.job_id,
         "training_job": job.name,
         "node": job.node,
