@@ -18,7 +18,7 @@ def jobs(client: ServiceClient, output: Output) -> None:
             _progress(job),
             job["node"],
             job.get("trainer") or "",
-            "enforce" if job.get("enforce") else "observe",
+            "enforce" if job.get("enforce") else "inherit",  # the settings and the policy decide
             _age(job.get("seen_ago_s")),
         )
         for job in client.get("/api/v1/jobs")["jobs"]

@@ -57,7 +57,7 @@ def test_jobs_in_a_pipe_is_a_plain_table(desk: World) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     assert (row["job"], row["state"], row["generation"]) == (desk.jobs["cat"].job_id, "running", "1")
-    assert (row["trainer"], row["mode"]) == ("lora-yaml", "observe")
+    assert (row["trainer"], row["mode"]) == ("lora-yaml", "inherit")
     assert int(row["step"].split("/")[0]) > 0
 
 
