@@ -96,6 +96,7 @@ def test_two_dispatchers_take_one_delivery_once(tmp_path: Path) -> None:
         world.run(both())
 
         assert (len(world.remediations()), len(world.decisions())) == (1, 1)
+        assert [row["repeats"] for row in world.rows(tables.episodes)] == [0]
 
 
 def test_firing_resolved_firing_is_one_episode(tmp_path: Path) -> None:
@@ -143,6 +144,34 @@ def test_a_late_copy_counts_only_if_alertmanager_lists_it(tmp_path: Path, listed
         world.deliver(firing)
 
         assert len(world.rows(tables.episodes)) == episodes
+
+
+def test_copies_that_come_out_of_order_keep_the_newest_start(tmp_path: Path) -> None:
+    """Two Prometheus replicas: the slower one's copy must not make the next resolved look like an old one, or late."""
+    with World(tmp_path) as world:
+        world.deliver(pressure(world))
+        world.deliver(pressure(world, starts=-3))
+
+        assert [row["starts_at"] for row in world.rows(tables.episodes)] == [world.now]
+
+
+@pytest.mark.parametrize("measured_on_the_host", [True, False])
+def test_an_expectation_that_no_card_can_fill_is_left_to_the_host_or_unknown(
+    tmp_path: Path, measured_on_the_host: bool
+) -> None:
+    """A job of two cards died: `$uuid` is neither of them, and an empty expectation would call anything recovered."""
+    shipped = {item.name: item for item in load_policies([shipped_dir("rules") / "policies"])}
+    expect = shipped["job-oom"].expect
+    policy = replace(shipped["job-oom"], expect=expect if measured_on_the_host else replace(expect, host=None))
+    cards = (Gpu(uuid="GPU-1", index=0), Gpu(uuid="GPU-2", index=1))
+    with World(tmp_path, policies=(policy,)) as world:
+        world.job("j1", state=JobState.WAITING, gpus=cards, host_gpus=cards)
+        world.deliver(
+            world.alert("TrainingJobEnded", training_job_id="j1", cause="cuda_oom", generation="1", node="gpu-node-1")
+        )
+
+        [remediation] = world.remediations()
+        assert remediation["plan"]["expect"]["expr"] == ("" if measured_on_the_host else expect.expr)
 
 
 def test_a_resolved_of_an_earlier_firing_changes_nothing(tmp_path: Path) -> None:
