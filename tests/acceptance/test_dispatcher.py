@@ -373,6 +373,22 @@ def test_an_oom_that_ends_an_open_order_is_decided_anew(tmp_path: Path) -> None:
         assert world.remediations()[1]["policy"] == "job-oom"
 
 
+@pytest.mark.parametrize(("how", "expected"), [(Event.SUPERSEDED, "act"), (Event.REFUSED, "wait")])
+def test_only_what_lost_to_the_job_or_a_person_starts_no_cooldown(tmp_path: Path, how: Event, expected: str) -> None:
+    """A new episode, five minutes after the end of the last remediation."""
+    with World(tmp_path, enforce=True) as world:
+        world.job("j1")
+        world.heartbeat("j1")
+        world.deliver(pressure(world))
+        end(world, how)
+        world.deliver(pressure(world, status="resolved", starts=1))
+        world.pass_time(301)
+
+        world.deliver(pressure(world))
+
+        assert world.decisions()[-1][0] == expected
+
+
 def test_a_finished_job_is_told_with_its_end(tmp_path: Path) -> None:
     """The notice names the cause that the agent reported."""
     with World(tmp_path) as world:
