@@ -102,6 +102,8 @@ class Agent:
         acked = {entry.order_id for entry in self.run.journal.entries() if entry.phase == EVENT}
         for record in self._records.values():
             for phase, body in record.reports.items():
+                if phase == Phase.ACCEPTED and Phase.PLANNED in record.reports:
+                    continue  # the plan says it too
                 # A plan's report is sent by the phase that waits for its answer.
                 if phase not in record.acked and (phase != Phase.PLANNED or "go" in record.outcomes):
                     self.run.outbox.put(Letter(id=record.order.order_id, phase=phase, body=body))

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tunewarden.domain.order import Phase
 from tunewarden.errors import Permanent, Retryable
 from tunewarden.supervisor.client import Service, UnknownJob
 from tunewarden.supervisor.journal import Journal, Kind
 
 EVENT = "event"
 _LONGEST_PAUSE_S = 5.0
+_HOLD_S = 0.2  # how long `accepted` waits for `planned`: one round trip less before the save
 _TRIES_WHEN_UNKNOWN = 5  # 404: we register again; after so many the service has forgotten what is reported
 log = logging.getLogger(__name__)
 
@@ -54,8 +56,13 @@ class Outbox:
         self._thread.start()
 
     def put(self, letter: Letter) -> None:
-        """Send this after what waits already. A letter with the same key that still waits is replaced in its place."""
+        """Send this after what waits already. A letter with the same key that still waits is replaced in its place.
+
+        `planned` takes the place of an `accepted` that still waits: the service takes it for both.
+        """
         with self._changed:
+            if letter.phase == Phase.PLANNED:
+                self._letters = [each for each in self._letters if each.key != (letter.id, Phase.ACCEPTED)]
             keys = [each.key for each in self._letters]
             if letter.key in keys:
                 self._letters[keys.index(letter.key)] = letter
@@ -98,12 +105,19 @@ class Outbox:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._letters or self._closing)
+                self._changed.wait_for(lambda: self._goes_now() or self._closing, _HOLD_S)
                 if self._closing:
                     return
+                if not self._letters:
+                    continue
                 letter = self._letters[0]
             failures = 0 if self._delivered(letter, failures) else failures + 1
             if failures:
                 self._pause(failures)
+
+    def _goes_now(self) -> bool:
+        """Whether something waits that need not wait for company. `accepted` does: the plan mostly follows at once."""
+        return not self._letters or any(each.phase != Phase.ACCEPTED for each in self._letters)
 
     def _pause(self, failures: int) -> None:
         longest = min(_LONGEST_PAUSE_S, 0.1 * 2.0**failures)
@@ -135,13 +149,14 @@ class Outbox:
             log.warning("given up: %s", error)
         except Exception:
             log.exception("letter %s could not be sent", letter.key)
-        self._journal.append(letter.id, letter.phase, Kind.ACKED)
         with self._changed:
             if letter in self._letters:
                 self._letters.remove(letter)
             self._answers[letter.key] = answer
             self._changed.notify_all()
         self._on_answer()
+        # Last: an order waits for the answer. After a kill before it the letter goes out again; the service keeps one.
+        self._journal.append(letter.id, letter.phase, Kind.ACKED)
         return True
 
     def _send(self, letter: Letter) -> Mapping[str, Any]:

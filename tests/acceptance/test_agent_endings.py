@@ -77,7 +77,7 @@ def test_a_death_of_out_of_memory_is_answered_by_an_order(run: World) -> None:
 
     assert event["cause"] == "cuda_oom"
     assert event["waits_s"] == 60.0
-    assert list(run.service.reported("o-1")) == ["accepted", "planned", "launched"]
+    assert list(run.service.reported("o-1")) == ["planned", "launched"]
     assert launched["resume_step"] == event["last_state_step"]
     eventually(lambda: run.read("resumed.json", 2), what="generation 2 resumes")
     assert "batch_size: 2 " in (run.folder / "lora.tunewarden-g2.yaml").read_text()
@@ -288,7 +288,7 @@ def test_a_service_that_restarts_during_an_order(run: World) -> None:
     run.service.start()
 
     assert run.service.until_report("o-1", "launched")["detail"]["generation"] == 2
-    assert set(run.service.reported("o-1")) == {"accepted", "planned", "saved", "stopped", "launched"}
+    assert set(run.service.reported("o-1")) - {"accepted"} == {"planned", "saved", "stopped", "launched"}
 
 
 def test_a_job_without_a_service(run: World) -> None:

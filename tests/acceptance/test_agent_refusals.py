@@ -72,7 +72,7 @@ def test_without_a_go_ahead_nothing_is_touched(run: World) -> None:
         run.service.down = True
         return True
 
-    # The answer to `accepted` still comes; from then on the service is away.
+    # From the plan on the service is away.
     run.issue("o-1", "stop", expires_in_s=2.0)
     run.service.go = leave
     original = run.service.report
