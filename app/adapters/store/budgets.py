@@ -5,7 +5,7 @@ All functions run inside the caller's transaction, so that a check and its reser
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from tunewarden.adapters.store.tables import breaker, jobs, remediations, reservations
 from tunewarden.domain.job import JobState
@@ -15,6 +15,36 @@ from tunewarden.domain.reason import Reason
 BROKEN_IN_A_ROW = 3  # so many remediations ended `broken` with no recovery between them: the breaker opens
 _BREAKER_ROW = 1
 _REPLACEMENTS = (StepKind.STOP.value, StepKind.REPLACE.value)
+# Built once: to build a statement costs as much as to run it, and each decision asks them all.
+_REPLACEMENTS_OF = (
+    select(func.count())
+    .select_from(reservations)
+    .where(
+        reservations.c.job_id == bindparam("job_id"),
+        reservations.c.equivalence_group == bindparam("group"),
+        reservations.c.kind.in_(_REPLACEMENTS),
+        reservations.c.reserved_at > bindparam("since"),
+    )
+)
+_ACTIONS_SINCE = select(func.count(func.distinct(reservations.c.remediation_id))).where(
+    reservations.c.reserved_at > bindparam("since")
+)
+_LAST_SAVE_AT = (
+    select(func.max(reservations.c.reserved_at))
+    .join(remediations, remediations.c.remediation_id == reservations.c.remediation_id)
+    .where(
+        reservations.c.job_id == bindparam("job_id"),
+        reservations.c.kind == StepKind.SAVE.value,
+        remediations.c.policy == bindparam("policy"),
+    )
+)
+_JOBS_ACTED_ON = (
+    select(func.count(func.distinct(remediations.c.job_id)))
+    .join(reservations, reservations.c.remediation_id == remediations.c.remediation_id)
+    .where(remediations.c.open.is_(True), reservations.c.kind.in_(_REPLACEMENTS))
+)
+_RUNNING_JOBS = select(func.count()).select_from(jobs).where(jobs.c.state == JobState.RUNNING.value)
+_BREAKER = select(breaker).where(breaker.c.breaker_id == _BREAKER_ROW)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,55 +83,33 @@ def reserve(
 
 def replacements_of(conn: Connection, *, job_id: str, group: str, since: float) -> int:
     """How many stops and replacements were reserved for this job (all generations) and group since then."""
-    return _count(
-        conn,
-        reservations.c.job_id == job_id,
-        reservations.c.equivalence_group == group,
-        reservations.c.kind.in_(_REPLACEMENTS),
-        reservations.c.reserved_at > since,
-    )
+    return int(conn.execute(_REPLACEMENTS_OF, {"job_id": job_id, "group": group, "since": since}).scalar_one())
 
 
 def actions_since(conn: Connection, *, since: float) -> int:
     """How many remediations reserved anything since then, over all jobs."""
-    query = select(func.count(func.distinct(reservations.c.remediation_id))).where(reservations.c.reserved_at > since)
-    return int(conn.execute(query).scalar_one())
+    return int(conn.execute(_ACTIONS_SINCE, {"since": since}).scalar_one())
 
 
 def last_save_at(conn: Connection, *, job_id: str, policy: str) -> float | None:
     """When this policy last reserved a save of this job, in epoch seconds."""
-    query = (
-        select(func.max(reservations.c.reserved_at))
-        .join(remediations, remediations.c.remediation_id == reservations.c.remediation_id)
-        .where(
-            reservations.c.job_id == job_id,
-            reservations.c.kind == StepKind.SAVE.value,
-            remediations.c.policy == policy,
-        )
-    )
-    value = conn.execute(query).scalar_one()
+    value = conn.execute(_LAST_SAVE_AT, {"job_id": job_id, "policy": policy}).scalar_one()
     return None if value is None else float(value)
 
 
 def jobs_acted_on(conn: Connection) -> int:
     """How many jobs have an open remediation that may stop or replace them."""
-    query = (
-        select(func.count(func.distinct(remediations.c.job_id)))
-        .join(reservations, reservations.c.remediation_id == remediations.c.remediation_id)
-        .where(remediations.c.open.is_(True), reservations.c.kind.in_(_REPLACEMENTS))
-    )
-    return int(conn.execute(query).scalar_one())
+    return int(conn.execute(_JOBS_ACTED_ON).scalar_one())
 
 
 def running_jobs(conn: Connection) -> int:
     """How many jobs run now: the whole that a percentage cap is a share of."""
-    query = select(func.count()).select_from(jobs).where(jobs.c.state == JobState.RUNNING.value)
-    return int(conn.execute(query).scalar_one())
+    return int(conn.execute(_RUNNING_JOBS).scalar_one())
 
 
 def breaker_state(conn: Connection) -> BreakerState:
     """The breaker; closed when nothing was ever written."""
-    row = conn.execute(select(breaker).where(breaker.c.breaker_id == _BREAKER_ROW)).mappings().one_or_none()
+    row = conn.execute(_BREAKER).mappings().one_or_none()
     if row is None:
         return BreakerState()
     return BreakerState(**{name: value for name, value in row.items() if name != "breaker_id"})
@@ -133,13 +141,6 @@ def count_recovered(conn: Connection) -> None:
     """A remediation recovered: the row of broken ones ends."""
     if breaker_state(conn).broken_in_a_row:
         _write(conn, broken_in_a_row=0)
-
-
-def _count(conn: Connection, *conditions: object) -> int:
-    query = select(func.count()).select_from(reservations)
-    for condition in conditions:
-        query = query.where(condition)  # type: ignore[arg-type]
-    return int(conn.execute(query).scalar_one())
 
 
 def _write(conn: Connection, **values: object) -> None:

@@ -12,6 +12,18 @@ from tunewarden.adapters.store.wakes import wake
 TOPIC = "deliveries"
 INSERT = insert(deliveries)  # for Store.append: the receiver's road
 _OPEN = ("new", "exploding")
+_NEXT_OPEN = (  # built once: that costs as much as to run it
+    select(
+        deliveries.c.delivery_id,
+        deliveries.c.source,
+        deliveries.c.received_at,
+        deliveries.c.body,
+        deliveries.c.next_alert,
+    )
+    .where(deliveries.c.state.in_(_OPEN))
+    .order_by(deliveries.c.delivery_id)
+    .limit(1)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +62,7 @@ def add_event(conn: Connection, *, event_id: str, received_at: float, body: byte
 
 def next_open(conn: Connection) -> Delivery | None:
     """The oldest delivery that is not wholly taken apart."""
-    found = conn.execute(
-        select(
-            deliveries.c.delivery_id,
-            deliveries.c.source,
-            deliveries.c.received_at,
-            deliveries.c.body,
-            deliveries.c.next_alert,
-        )
-        .where(deliveries.c.state.in_(_OPEN))
-        .order_by(deliveries.c.delivery_id)
-        .limit(1)
-    ).one_or_none()
+    found = conn.execute(_NEXT_OPEN).one_or_none()
     return None if found is None else Delivery(**found._mapping)
 
 

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from tunewarden.adapters.store.tables import jobs
 from tunewarden.domain.job import JobState
+
+_BY_ID = select(jobs).where(jobs.c.job_id == bindparam("job_id"))  # built once: that costs as much as to run it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class JobNow:
 
 def job_now(conn: Connection, job_id: str) -> JobNow | None:
     """What is known of the job now, or None."""
-    row = conn.execute(select(jobs).where(jobs.c.job_id == job_id)).one_or_none()
+    row = conn.execute(_BY_ID, {"job_id": job_id}).one_or_none()
     if row is None:
         return None
     return JobNow(

@@ -4,12 +4,19 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, or_, select, update
 
 from tunewarden.adapters.store.tables import jobs
 from tunewarden.domain.job import LIVING_STATES, Gpu, Job, JobState
 
 _LIVING = tuple(state.value for state in LIVING_STATES)
+# Built once: to build a statement costs as much as to run it, and these are on the way to an order.
+_BY_ID = select(jobs).where(jobs.c.job_id == bindparam("job_id"))
+_RECENT = (
+    select(jobs)
+    .where(or_(jobs.c.state != JobState.ENDED.value, jobs.c.ended_at > bindparam("ended_after")))
+    .order_by(jobs.c.job_id)
+)
 
 
 class AmbiguousJob(Exception):
@@ -39,7 +46,7 @@ def seen(conn: Connection, job_id: str, *, seen_at: float, **values: Any) -> boo
 
 def get(conn: Connection, job_id: str) -> Job | None:
     """One job by its id."""
-    found = conn.execute(select(jobs).where(jobs.c.job_id == job_id)).one_or_none()
+    found = conn.execute(_BY_ID, {"job_id": job_id}).one_or_none()
     return None if found is None else job_of(found)
 
 
@@ -71,8 +78,7 @@ def living(conn: Connection) -> list[Job]:
 
 def recent(conn: Connection, *, ended_after: float) -> list[Job]:
     """The living jobs, the lost ones, and those that ended after that moment: what an alert can still mean."""
-    query = select(jobs).where(or_(jobs.c.state != JobState.ENDED.value, jobs.c.ended_at > ended_after))
-    return [job_of(row) for row in conn.execute(query.order_by(jobs.c.job_id))]
+    return [job_of(row) for row in conn.execute(_RECENT, {"ended_after": ended_after})]
 
 
 def hold(conn: Connection, job_id: str, *, held: bool) -> bool:

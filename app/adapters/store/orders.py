@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, insert, or_, select, update
 
 from tunewarden.adapters.store.tables import order_reports, orders
 from tunewarden.domain.order import Order, OrderKind, Phase, Report
@@ -14,6 +14,15 @@ from tunewarden.domain.reason import Reason
 
 PROTOCOL = 1
 OPEN, WITHDRAWN, ENDED = "open", "withdrawn", "ended"
+# Built once: to build a statement costs as much as to run it, and these are on the way to the go-ahead.
+_BY_ID = select(orders).where(orders.c.order_id == bindparam("order_id"))
+_OPEN_OF_JOB = select(orders).where(orders.c.job_id == bindparam("job_id"), orders.c.state == OPEN)
+_REPORT = select(order_reports).where(
+    order_reports.c.order_id == bindparam("order_id"), order_reports.c.phase == bindparam("phase")
+)
+_UNAPPLIED = select(order_reports).where(
+    order_reports.c.order_id == bindparam("order_id"), order_reports.c.applied.is_(False)
+)
 _TAKEABLE = (None, Phase.ACCEPTED.value)  # how far an order may be and still be handed out, or expire
 
 
@@ -72,14 +81,13 @@ def issue(conn: Connection, order: Order, *, remediation_id: str | None, now: fl
 
 def load(conn: Connection, order_id: str) -> OrderRow | None:
     """One order, or None."""
-    row = conn.execute(select(orders).where(orders.c.order_id == order_id)).mappings().one_or_none()
+    row = conn.execute(_BY_ID, {"order_id": order_id}).mappings().one_or_none()
     return None if row is None else _order(row)
 
 
 def open_of_job(conn: Connection, job_id: str) -> OrderRow | None:
     """The open order of a job: there is at most one."""
-    query = select(orders).where(orders.c.job_id == job_id, orders.c.state == OPEN)
-    row = conn.execute(query).mappings().one_or_none()
+    row = conn.execute(_OPEN_OF_JOB, {"job_id": job_id}).mappings().one_or_none()
     return None if row is None else _order(row)
 
 
@@ -150,15 +158,13 @@ def store_report(conn: Connection, report: Report, *, now: float) -> bool:
 
 def report_of(conn: Connection, order_id: str, phase: Phase) -> StoredReport | None:
     """The stored report of a phase, or None."""
-    query = select(order_reports).where(order_reports.c.order_id == order_id, order_reports.c.phase == phase.value)
-    row = conn.execute(query).mappings().one_or_none()
+    row = conn.execute(_REPORT, {"order_id": order_id, "phase": phase.value}).mappings().one_or_none()
     return None if row is None else _report(row)
 
 
 def unapplied(conn: Connection, order_id: str) -> list[Report]:
     """The reports of one order that have not moved its remediation yet, in the order of the phases."""
-    query = select(order_reports).where(order_reports.c.order_id == order_id, order_reports.c.applied.is_(False))
-    reports = [_report(row).report for row in conn.execute(query).mappings()]
+    reports = [_report(row).report for row in conn.execute(_UNAPPLIED, {"order_id": order_id}).mappings()]
     return sorted(reports, key=lambda report: tuple(Phase).index(report.phase))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, Select, bindparam, insert, or_, select, update
 
 from tunewarden.adapters.store.tables import remediations as table
 from tunewarden.domain.plan import Plan, plan_from_wire, plan_to_wire
@@ -15,6 +15,9 @@ from tunewarden.errors import StoreError
 
 _ID_ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"  # without letters that are read as digits
 _ID_LENGTH = 6
+# Built once: to build a statement costs as much as to run it, and these are on the way to an order.
+_BY_ID = select(table).where(table.c.remediation_id == bindparam("remediation_id"))
+_OPEN_OF_JOB = select(table).where(table.c.job_id == bindparam("job_id"), table.c.open.is_(True))
 
 
 class StaleClaim(StoreError):
@@ -74,12 +77,12 @@ def open_remediation(
 
 def load(conn: Connection, remediation_id: str) -> Remediation | None:
     """One remediation, or None."""
-    return _one(conn, table.c.remediation_id == remediation_id)
+    return _one(conn, _BY_ID, remediation_id=remediation_id)
 
 
 def open_of_job(conn: Connection, job_id: str) -> Remediation | None:
     """The open remediation of a job: there is at most one."""
-    return _one(conn, table.c.job_id == job_id, table.c.open.is_(True))
+    return _one(conn, _OPEN_OF_JOB, job_id=job_id)
 
 
 def last_ended_of_job(conn: Connection, job_id: str) -> Remediation | None:
@@ -163,8 +166,8 @@ def released(remediation: Remediation) -> Remediation:
     return replace(remediation, lease_owner=None, lease_until=None)
 
 
-def _one(conn: Connection, *conditions: ColumnElement[bool]) -> Remediation | None:
-    row = conn.execute(select(table).where(*conditions)).mappings().one_or_none()
+def _one(conn: Connection, query: Select[Any], **values: str) -> Remediation | None:
+    row = conn.execute(query, values).mappings().one_or_none()
     return None if row is None else _remediation(row)
 
 

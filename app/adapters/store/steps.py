@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from tunewarden.adapters.store.tables import steps as table
+
+_LAST_ATTEMPT = select(func.max(table.c.attempt)).where(
+    table.c.remediation_id == bindparam("remediation_id"), table.c.step == bindparam("step")
+)
 
 
 def begin_step(
@@ -15,8 +19,8 @@ def begin_step(
 
     A unique key on (remediation, step, attempt) keeps two writers from beginning the same attempt.
     """
-    query = select(func.max(table.c.attempt)).where(table.c.remediation_id == remediation_id, table.c.step == step)
-    attempt = int(conn.execute(query).scalar_one() or 0) + 1
+    known = conn.execute(_LAST_ATTEMPT, {"remediation_id": remediation_id, "step": step}).scalar_one()
+    attempt = int(known or 0) + 1
     row = {"remediation_id": remediation_id, "step": step, "attempt": attempt, "kind": kind, "intent_at": now}
     conn.execute(insert(table).values(**row, detail=dict(detail or {})))
     return attempt
