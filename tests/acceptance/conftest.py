@@ -1,5 +1,6 @@
 """The stock rule takes more than three minutes: its world begins before the other tests here, and plays beside them."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -26,4 +27,5 @@ def _begin_early(request: pytest.FixtureRequest) -> None:
     """Not under xdist, where each worker would play it."""
     wanted = any("stock_world" in getattr(item, "fixturenames", ()) for item in request.session.items)
     if wanted and "PYTEST_XDIST_WORKER" not in os.environ:
-        request.getfixturevalue("stock_world")
+        with contextlib.suppress(AssertionError):  # it is the stock test that fails then, not each test here
+            request.getfixturevalue("stock_world")
