@@ -70,7 +70,9 @@ def replaced(text: str, values: Mapping[str, str]) -> str:
 class Scene:
     """A running service with one job on a simulated card, and what a delivery to it needs."""
 
-    def __init__(self, service: ServiceProcess, run: RunProcess, prometheus: PrometheusProcess) -> None:
+    def __init__(
+        self, service: ServiceProcess, run: RunProcess, prometheus: PrometheusProcess, *, calm_s: float
+    ) -> None:
         self.service, self._run_dir = service, run.run_dir
         self._connection = HTTPConnection("127.0.0.1", service.port, timeout=10)
         self._number, self._starts_at = 0, ""
@@ -78,7 +80,8 @@ class Scene:
         (job,) = service.get("/jobs")["jobs"]
         self.job_id, self._node = job["job_id"], job["node"]
         self._uuid = job["gpus"][0]["uuid"]
-        eventually(lambda: prometheus.query(f'gpu:memory_used:ratio{{uuid="{self._uuid}"}} > 0.02'), within_s=60)
+        self._prometheus, self._calm_s = prometheus, calm_s
+        eventually(self._confirmed, within_s=60)
 
     def _job(self) -> bool:
         """Whether the service knows of the job that it is on its card and training."""
@@ -123,7 +126,11 @@ class Scene:
     def settle(self) -> None:
         """Until the remediation has ended and the job trains; then a pause of random length: no two beats meet."""
         eventually(lambda: self._newest_ended() and self._job(), within_s=60, every_s=0.2)
-        time.sleep(random.uniform(0.2, 0.8))
+        time.sleep(random.uniform(0.2, 0.8) + self._calm_s)
+        eventually(self._confirmed)
+
+    def _confirmed(self) -> bool:
+        return bool(self._prometheus.query(f'gpu:memory_used:ratio{{uuid="{self._uuid}"}} > 0.02'))
 
     def _newest_ended(self) -> bool:
         found = self.service.get("/remediations?limit=1")["remediations"]
@@ -137,7 +144,9 @@ def scene(folder: Path, *, enforce: bool) -> Iterator[Scene]:
     service = ServiceProcess(folder / "service")
     rules = sorted((ROOT / "rules" / "recording").glob("*.yaml"))
     scrape = {"tunewarden": [f"127.0.0.1:{service.port}"]}
-    with PrometheusProcess(folder / "prometheus", scrape=scrape, rules=rules, interval="5s") as prometheus:
+    with PrometheusProcess(
+        folder / "prometheus", scrape=scrape, rules=rules, interval="1s" if enforce else "5s"
+    ) as prometheus:
         # A replacement has recovered when heartbeats say so: there the default would be waiting.
         heartbeat = "1s" if enforce else "5s"
         values = {"prometheus": prometheus.url, "enforce": str(enforce).lower(), "heartbeat": heartbeat}
@@ -149,7 +158,7 @@ def scene(folder: Path, *, enforce: bool) -> Iterator[Scene]:
         )
         argv = [sys.executable, str(ROOT / "tests" / "bench" / "trainer.py"), "--config", "lora.yaml"]
         with service, RunProcess(service, job, ["--simulate-gpu", CARD], argv) as run:
-            yield Scene(service, run, prometheus)
+            yield Scene(service, run, prometheus, calm_s=3.0 if enforce else 0.0)
 
 
 def measure(count: int, *, enforce: bool) -> list[float]:
