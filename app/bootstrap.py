@@ -133,7 +133,12 @@ def build(
         targets=tuple(target.name for target in targets),
         verbose=frozenset(target.name for target in targets if target.verbose),
     )
-    acting = Acting(boundary=boundary, tell=tell, low_on_space=lambda: store.low_on_space)
+    acting = Acting(
+        boundary=boundary,
+        tell=tell,
+        low_on_space=lambda: store.low_on_space,
+        broken_in_a_row=settings.limits.broken_in_a_row,
+    )
     board = SampleBoard(keep_s=MISSED_HEARTBEATS * settings.heartbeat.total_seconds())
     robots = {target.name: DingTalkRobot(target, clock) for target in targets}
     running: dict[str, asyncio.Task[None]] = {}

@@ -46,12 +46,14 @@ class Acting:
     """What acting needs besides rows.
 
     `order_expires_s`: how long an agent has to begin an order, in seconds. `low_on_space`: the service's disk is full.
+    `broken_in_a_row`: how many remediations may end broken, one after another, before the breaker opens.
     """
 
     boundary: Boundary = NoBoundary()  # noqa: RUF009 - it holds nothing
     tell: Tell = tell_nobody
     order_expires_s: float = 60.0
     low_on_space: Callable[[], bool] = _room_enough
+    broken_in_a_row: int = budgets.BROKEN_IN_A_ROW
 
 
 class Moves:
@@ -131,7 +133,7 @@ class Moves:
 
     def count_broken(self, conn: Connection, broken: Remediation, now: float) -> None:
         """Once for each broken remediation: when it breaks, whether or not it is rolled back afterwards."""
-        if budgets.count_broken(conn, now=now):
+        if budgets.count_broken(conn, now=now, limit=self.acting.broken_in_a_row):
             audit.append(conn, at=now, action="breaker.opened", actor="service", reason=broken.reason, detail={})
             notice = breaker_notice(broken)
             self.acting.tell(conn, notice, remediation_id=broken.remediation_id, moment="breaker", now=now)

@@ -130,11 +130,11 @@ def close_breaker(conn: Connection, *, by: str, now: float) -> bool:
     return was_open
 
 
-def count_broken(conn: Connection, *, now: float) -> bool:
-    """One more remediation ended `broken`. True when this opened the breaker."""
+def count_broken(conn: Connection, *, now: float, limit: int = BROKEN_IN_A_ROW) -> bool:
+    """One more remediation ended `broken`. True when it was the `limit`th in a row and this opened the breaker."""
     count = breaker_state(conn).broken_in_a_row + 1
     _write(conn, broken_in_a_row=count)
-    return count >= BROKEN_IN_A_ROW and open_breaker(conn, reason=Reason.DIED_AGAIN, now=now)
+    return count >= limit and open_breaker(conn, reason=Reason.DIED_AGAIN, now=now)
 
 
 def count_recovered(conn: Connection) -> None:
