@@ -118,8 +118,9 @@ def adjust_file(path: Path, knobs: Mapping[str, str]) -> ConfigPlan:
 
 
 def _looks_right(data: bytes) -> bool:
+    if _MARK_LINES.search(data) is not None:  # mostly: and parsing takes ms, while an order waits
+        return True
     try:
-        document = yaml_splice.parse(data, where="config")
+        return bool(_MARKS & yaml_splice.keys(yaml_splice.parse(data, where="config")))
     except Refused:
-        return _MARK_LINES.search(data) is not None
-    return bool(_MARKS & yaml_splice.keys(document))
+        return False

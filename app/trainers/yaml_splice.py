@@ -6,6 +6,7 @@ stream must be the old one but for the values that were meant. Only keys of the 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -61,6 +62,7 @@ class Document:
         return before.count("\n") + before.count("\r") - before.count("\r\n") + 1
 
 
+@lru_cache(maxsize=2)  # a plan asks for the same bytes twice, and each parse takes ms; what is given out is frozen
 def parse(data: bytes, *, where: str) -> Document:
     """Parse one flat YAML file. Raises Refused(config_malformed) with `where`:line; `where` is how messages name it."""
     if len(data) > MAX_BYTES:
