@@ -118,7 +118,7 @@ def _no_job(policy: Policy, meant: Meant, messaged: bool) -> Decision:
 def _over(case: Case) -> Decision | None:
     """The job is over, or gone. A dead job that waits is for policies on that event, and they are for nothing else."""
     after_oom = case.policy.after_oom
-    if case.job.state is JobState.ENDED:
+    if case.job.state is JobState.ENDED and not _only_commands(case.policy):
         told = after_oom and case.history.open is None  # an open remediation tells of the end itself
         return tell(case, Reason.JOB_ENDED) if told else quiet(case, Reason.JOB_ENDED)
     if case.job.state is JobState.LOST:
@@ -128,7 +128,14 @@ def _over(case: Case) -> Decision | None:
         return quiet(case, Reason.WRONG_GENERATION)
     if after_oom and case.alive:  # the event may overtake the job's own row
         return wait(case, Reason.UNCONFIRMED, timedelta(seconds=_SOON_S))
+    if _only_commands(case.policy):
+        return None
     return quiet(case, Reason.JOB_ENDED) if not after_oom and not case.alive else None
+
+
+def _only_commands(policy: Policy) -> bool:
+    """Commands run on the service's host: what they do, an upload or a bill, needs no living job."""
+    return {step.kind for step in policy.steps} <= {StepKind.NOTIFY, StepKind.RUN_COMMAND}
 
 
 def _opted_out(case: Case) -> Decision | None:

@@ -12,6 +12,7 @@ from tunewarden.domain.advance import may_cancel
 from tunewarden.domain.budget import HOUR, Spent
 from tunewarden.domain.history import History, OpenRemediation, cools_down, settles
 from tunewarden.domain.job import Job
+from tunewarden.domain.plan import MANUAL_POLICY
 from tunewarden.domain.policy import DESTRUCTIVE, Policy
 from tunewarden.domain.remediation import ENDING_STATES
 from tunewarden.domain.sample import Heartbeat
@@ -92,11 +93,15 @@ def heartbeat_of(conn: Connection, job_id: str, now: float) -> tuple[Heartbeat |
 
 
 def _ended_at(conn: Connection, job_id: str) -> float | None:
-    """Of the newest remediation that cooldowns count from: one that lost to the job or a person is none."""
+    """Of the newest remediation that cooldowns count from.
+
+    One that lost to the job or a person is none, and what a person asked for says nothing about the alerts.
+    """
     query = select(remediations.c.ended_at).where(
         remediations.c.job_id == job_id,
         remediations.c.open.is_(False),
         remediations.c.state.in_(_COOLING),
+        remediations.c.policy != MANUAL_POLICY,
     )
     return conn.execute(query.order_by(remediations.c.ended_at.desc()).limit(1)).scalar_one_or_none()
 

@@ -18,10 +18,12 @@ from tunewarden.adapters.policy_file import load_policies
 from tunewarden.adapters.store import budgets, deliveries, jobs, remediations, tables
 from tunewarden.domain.advance import done_reason
 from tunewarden.domain.job import Gpu, JobState
+from tunewarden.domain.policy import StepKind
 from tunewarden.domain.reason import Reason
 from tunewarden.domain.remediation import Event, State
 from tunewarden.pipeline import dispatcher
 from tunewarden.pipeline.moves import Moves
+from tunewarden.pipeline.opening import open_manual
 from tunewarden.shipped import shipped_dir
 
 FULL = "GpuMemoryNearlyFull"
@@ -600,3 +602,39 @@ def test_one_expression_is_asked_once_whoever_needs_it(tmp_path: Path) -> None:
         world.deliver(pressure(world), pressure(world, instance="other"))
 
         assert len(world.prometheus.asked) == len(set(world.prometheus.asked)) == 2
+
+
+def test_a_command_runs_when_a_job_has_ended(tmp_path: Path) -> None:
+    """An upload or a bill needs no living job; an order would."""
+    policy = tmp_path / "policies" / "upload.yaml"
+    policy.parent.mkdir()
+    policy.write_text(
+        "name: upload\nmatch: ['alertname=\"TrainingJobEnded\"', 'cause=\"finished\"']\n"
+        "steps:\n  - notify\n  - run_command: [/usr/bin/true]\n",
+        encoding="utf-8",
+    )
+    with World(tmp_path, policies=load_policies([policy.parent])) as world:
+        world.job("j1")
+        ended = {"state": "ended", "ended_at": world.now}
+        world.write(lambda conn: conn.execute(update(tables.jobs).values(**ended)))
+        world.deliver(
+            world.alert("TrainingJobEnded", training_job_id="j1", cause="finished", generation="1", node="gpu-node-1")
+        )
+
+        assert world.decisions() == [("act", "policy_matched")]
+        assert [(row["policy"], row["state"]) for row in world.remediations()] == [("upload", "decided")]
+
+
+def test_what_a_person_asked_for_starts_no_cooldown(tmp_path: Path) -> None:
+    """A save by hand says nothing about the alerts of the job."""
+    with World(tmp_path, enforce=True) as world:
+        job = world.job("j1")
+        world.heartbeat("j1")
+        world.write(
+            lambda conn: open_manual(conn, Moves(), job, StepKind.SAVE, stop_now=False, actor="li", now=world.now)
+        )
+        end(world, Event.PLAN_DONE, through=(Event.ACCEPTED, Event.PLANNED, Event.SAVED))
+
+        world.deliver(pressure(world))
+
+        assert world.decisions() == [("act", "policy_matched")]
