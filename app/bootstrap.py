@@ -189,3 +189,5 @@ def _greet(settings: Settings, tokens: Tokens, say: Callable[[str], None]) -> No
     if tokens.fresh:
         say("For alertmanager.yml (the route to `tunewarden` is yours to add):")
         say(alertmanager_lines(settings.service_url, settings.webhook_token))
+    else:
+        say("`tunewarden check --alertmanager` prints the lines for alertmanager.yml")

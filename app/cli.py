@@ -143,9 +143,12 @@ def message_test(
 
 
 @cli.command()
-def check(config: Config = None) -> None:
+def check(
+    config: Config = None,
+    alertmanager: Annotated[bool, typer.Option("--alertmanager", help="Print the lines for alertmanager.yml.")] = False,
+) -> None:
     """Check settings and policies; exit 2 with every fault as file:line."""
-    _part("commandline.local").check(config, Output())
+    _part("commandline.local").check(config, alertmanager, Output())
 
 
 @cli.command()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tunewarden.adapters.dingtalk_address import robot_address, warnings_of
+from tunewarden.adapters.tokens import alertmanager_lines
 from tunewarden.bootstrap import policies_of, simulated
 from tunewarden.commandline.output import Output
 from tunewarden.config import Settings, load_settings
@@ -37,8 +38,8 @@ def adjust(config: Path, words: Sequence[str], write: bool, output: Output) -> N
         raise SettingsError(f"{error} ({error.reason})") from None
 
 
-def check(config: Path | None, output: Output) -> None:
-    """Check settings and policies, and say what was found good.
+def check(config: Path | None, alertmanager: bool, output: Output) -> None:
+    """Check settings and policies, and say what was found good; or print the lines for alertmanager.yml.
 
     Raises FaultsFound with every fault of both.
     """
@@ -48,6 +49,9 @@ def check(config: Path | None, output: Output) -> None:
         robot_address(target)
         for warning in warnings_of(target):
             output.aside(f"warning: {warning}", "yellow")
+    if alertmanager:
+        output.line(alertmanager_lines(settings.service_url, settings.webhook_token))
+        return
     output.table(
         ("policy", "mode", "enabled", "file"),
         [(policy.name, policy.mode, "yes" if policy.enabled else "no", policy.file) for policy in policies],
