@@ -168,7 +168,7 @@ def adjust(
     write: Annotated[bool, typer.Option("--write", help="Write the adjusted config beside the original.")] = False,
 ) -> None:
     """Change knobs of a training config: prints the diff; --write puts a new file beside it."""
-    _part("commandline.local").adjust(config_file, knobs, write, Output())
+    _part("commandline.adjusting").adjust(config_file, knobs, write, Output())
 
 
 @cli.command()

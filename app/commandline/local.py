@@ -1,7 +1,6 @@
-"""The commands that need no service: check, simulate, adjust."""
+"""The commands that look at settings and policies and need no service: check, simulate."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from tunewarden.adapters.dingtalk_address import robot_address, warnings_of
@@ -9,33 +8,7 @@ from tunewarden.adapters.tokens import alertmanager_lines
 from tunewarden.bootstrap import policies_of, simulated
 from tunewarden.commandline.output import Output
 from tunewarden.config import Settings, load_settings
-from tunewarden.errors import Refused, SettingsError, StoreError, TunewardenError
-from tunewarden.trainers.beside import write_beside
-from tunewarden.trainers.lora_yaml import adjust_file
-
-
-def adjust(config: Path, words: Sequence[str], write: bool, output: Output) -> None:
-    """Print how a config would read with knobs changed; with `write`, put the new file beside it.
-
-    Raises SettingsError for what can't be done, with file:line.
-    """
-    knobs = {}
-    for word in words:
-        knob, equals, value = word.partition("=")
-        if not equals or not knob or not value:
-            raise SettingsError(f"{word}: write KNOB=VALUE, such as batch_size=/2 or batch_size=2")
-        knobs[knob] = value
-    try:
-        plan = adjust_file(config, knobs)
-        output.diff(plan.diff)
-        for warning in plan.warnings:
-            output.aside(f"warning: {warning}", "yellow")
-        if write:
-            output.aside(f"written: {write_beside(plan, 2)}")
-        else:
-            output.aside("nothing is written; --write puts the adjusted config beside the original")
-    except Refused as error:
-        raise SettingsError(f"{error} ({error.reason})") from None
+from tunewarden.errors import SettingsError, StoreError, TunewardenError
 
 
 def check(config: Path | None, alertmanager: bool, output: Output) -> None:

@@ -78,6 +78,7 @@ _NOTICES: Mapping[Reason, Status] = {
     Reason.OBSERVE_MODE: Status.WOULD_ACT,
     Reason.RESOLVED: Status.RESOLVED,
     Reason.JOB_LOST: Status.LOST,
+    Reason.HOST_REBOOTED: Status.LOST,
 }
 
 

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from tunewarden.adapters.store import audit, budgets, deliveries, jobs, remediations
 from tunewarden.adapters.store.engine import Store
-from tunewarden.adapters.store.job_now import end_whatever_runs, job_now, living_twins
+from tunewarden.adapters.store.job_now import end_whatever_runs, job_now, living_twins, of_an_earlier_boot
 from tunewarden.domain.job import Job, JobState
 from tunewarden.domain.job_event import JobEvent, should_wait
 from tunewarden.domain.order import Report
@@ -18,6 +18,7 @@ from tunewarden.errors import Refused
 from tunewarden.pipeline.moves import Acting, Moves, write_moves
 from tunewarden.pipeline.opening import cancel, job_ended, open_manual
 from tunewarden.pipeline.reports import take_report
+from tunewarden.pipeline.watch import lose
 from tunewarden.ports import Clock
 
 _OVER = frozenset({JobState.ENDED, JobState.WAITING})
@@ -80,6 +81,7 @@ def _register(conn: Connection, moves: Moves, job: Job, boot_id: str, now: float
         end_whatever_runs(conn, twin, cause="unknown", at=now)
         generation = earlier.generation if earlier else 1
         job_ended(conn, moves, twin, cause="unknown", generation=generation, now=now)
+    _end_earlier_boots(conn, moves, job, boot_id, now)
     if known is not None and known.state in _OVER and known.generation >= job.generation:
         jobs.seen(conn, job.job_id, seen_at=now)  # an agent that was started again, after its job's end was told
         return True
@@ -88,6 +90,15 @@ def _register(conn: Connection, moves: Moves, job: Job, boot_id: str, now: float
         detail = {"name": job.name, "node": job.node, "enforce": job.enforce, "trainer": job.trainer}
         audit.append(conn, at=now, action="job.registered", actor="agent", job_id=job.job_id, detail=detail)
     return True
+
+
+def _end_earlier_boots(conn: Connection, moves: Moves, job: Job, boot_id: str, now: float) -> None:
+    """The host was started again. Nothing is launched by itself; of what still seemed to live a person is told."""
+    for job_id in of_an_earlier_boot(conn, host_id=job.host_id, boot_id=boot_id):
+        earlier = jobs.get(conn, job_id)
+        if earlier is not None and earlier.living:
+            lose(conn, moves, earlier, now, reason=Reason.HOST_REBOOTED)
+        end_whatever_runs(conn, job_id, cause=Reason.HOST_REBOOTED.value, at=now)
 
 
 def _event(conn: Connection, moves: Moves, job_id: str, event: JobEvent, body: bytes, now: float) -> bool | None:

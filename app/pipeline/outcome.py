@@ -73,11 +73,11 @@ def breaker_notice(broken: Remediation) -> Notice:
     )
 
 
-def lost_notice(job: Job) -> Notice:
-    """A job's agent has missed its heartbeats; the message holds the command that goes on."""
+def lost_notice(job: Job, reason: Reason = Reason.JOB_LOST) -> Notice:
+    """A job's agent is gone, or its host was started again; the message holds the command that goes on."""
     return Notice(
         kind=NoticeKind.NOTICE,
-        reason=Reason.JOB_LOST,
+        reason=reason,
         short_id=job.job_id[:12],
         job_name=job.name,
         node=job.node,

@@ -79,14 +79,16 @@ class Watch:
         return self._clock.now().timestamp() - self._clock.monotonic()
 
 
-def lose(conn: Connection, moves: Moves, job: Job, now: float) -> None:
+def lose(conn: Connection, moves: Moves, job: Job, now: float, *, reason: Reason = Reason.JOB_LOST) -> None:
     """What follows when a job's agent is gone: an open remediation is uncertain, and a person is told once."""
-    audit.append(conn, at=now, action="job.lost", actor="service", job_id=job.job_id, reason=Reason.JOB_LOST)
+    audit.append(conn, at=now, action="job.lost", actor="service", job_id=job.job_id, reason=reason)
     remediation = remediations.open_of_job(conn, job.job_id)
     if remediation is not None and loses_with_its_job(remediation):
-        moves.move(conn, remediation, Event.LOST, now, reason=Reason.JOB_LOST)
+        moves.move(conn, remediation, Event.LOST, now, reason=reason)
         return
-    moves.acting.tell(conn, lost_notice(job), remediation_id=job.job_id[:32], moment=f"lost-{int(now)}", now=now)
+    moves.acting.tell(
+        conn, lost_notice(job, reason), remediation_id=job.job_id[:32], moment=f"lost-{int(now)}", now=now
+    )
 
 
 def end_waits(conn: Connection, moves: Moves, now: float) -> None:

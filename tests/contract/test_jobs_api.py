@@ -741,3 +741,21 @@ def test_nothing_personal_of_the_host_is_stored(service: Service) -> None:
     job = service.store.read_now(lambda conn: jobs.get(conn, "job-1"))
 
     assert "SECRET" not in json.dumps(job, default=str)
+
+
+def test_a_new_boot_of_the_host_ends_what_was_started_before(service: Service) -> None:
+    """Nothing of an earlier boot can be alive: told once with the reason, and other hosts are left alone."""
+    register(service, "job-1")
+    register(service, "job-2", name="dog-lora", host_id="host-2")
+
+    register(service, "job-3", name="next-run", boot_id="boot-2")
+
+    jobs_now = service.store.read_now(lambda conn: conn.execute(metadata.tables["jobs"].select()).all())
+    told = [row.payload["reason"] for row in service.store.read_now(lambda conn: conn.execute(outbox.select()).all())]
+    states = {row.job_id: (row.state, row.ended_cause) for row in jobs_now}
+    assert states == {
+        "job-1": ("ended", "host_rebooted"),
+        "job-2": ("running", None),
+        "job-3": ("running", None),
+    }
+    assert told == ["host_rebooted"]

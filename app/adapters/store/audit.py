@@ -8,6 +8,8 @@ from sqlalchemy import Connection, RowMapping, insert, select
 from tunewarden.adapters.store.tables import audit
 from tunewarden.domain.reason import Reason
 
+_INSERT = insert(audit)
+
 
 def append(
     conn: Connection,
@@ -22,7 +24,7 @@ def append(
 ) -> None:
     """Write one line in the caller's transaction. `actor` is service, agent, or a person's name."""
     conn.execute(
-        insert(audit),
+        _INSERT,
         {
             "at": at,
             "action": action,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from tunewarden.adapters.store.tables import deliveries
 from tunewarden.adapters.store.wakes import wake
@@ -12,6 +12,15 @@ from tunewarden.adapters.store.wakes import wake
 TOPIC = "deliveries"
 INSERT = insert(deliveries)  # for Store.append: the receiver's road
 _OPEN = ("new", "exploding")
+_CHANGE = (
+    update(deliveries)
+    .where(
+        deliveries.c.delivery_id == bindparam("seen_id"),
+        deliveries.c.next_alert == bindparam("seen_alert"),
+        deliveries.c.state.in_(_OPEN),
+    )
+    .values(state=bindparam("state"), next_alert=bindparam("next_alert"))
+)
 _NEXT_OPEN = (  # built once: that costs as much as to run it
     select(
         deliveries.c.delivery_id,
@@ -80,15 +89,7 @@ def finish(conn: Connection, delivery_id: int, *, expected: int, next_alert: int
 
 
 def _changed(conn: Connection, delivery_id: int, expected: int, values: Mapping[str, Any]) -> bool:
-    done = conn.execute(
-        update(deliveries)
-        .where(
-            deliveries.c.delivery_id == delivery_id,
-            deliveries.c.next_alert == expected,
-            deliveries.c.state.in_(_OPEN),
-        )
-        .values(**values)
-    )
+    done = conn.execute(_CHANGE, {"seen_id": delivery_id, "seen_alert": expected, **values})
     return done.rowcount == 1
 
 

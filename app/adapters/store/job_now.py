@@ -57,6 +57,16 @@ def living_twins(conn: Connection, *, job_id: str, host_id: str, name: str) -> l
     return [row.job_id for row in conn.execute(query)]
 
 
+def of_an_earlier_boot(conn: Connection, *, host_id: str, boot_id: str) -> list[str]:
+    """Jobs of this host that were started before it was started again: nothing of them can be alive."""
+    query = select(jobs.c.job_id).where(
+        jobs.c.host_id == host_id,
+        jobs.c.boot_id.not_in(("", boot_id)),
+        jobs.c.state != JobState.ENDED.value,
+    )
+    return [row.job_id for row in conn.execute(query)] if boot_id else []
+
+
 def end_whatever_runs(conn: Connection, job_id: str, *, cause: str, at: float) -> None:
     """The job is over, whichever generation it had."""
     values = {"state": JobState.ENDED.value, "ended_cause": cause, "ended_at": at, "waits_until": None}

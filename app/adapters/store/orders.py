@@ -23,6 +23,8 @@ _REPORT = select(order_reports).where(
 _UNAPPLIED = select(order_reports).where(
     order_reports.c.order_id == bindparam("order_id"), order_reports.c.applied.is_(False)
 )
+_SET_PHASE = update(orders).where(orders.c.order_id == bindparam("of_order")).values(phase=bindparam("phase"))
+_INSERT, _INSERT_REPORT = insert(orders), insert(order_reports)
 _TAKEABLE = (None, Phase.ACCEPTED.value)  # how far an order may be and still be handed out, or expire
 
 
@@ -64,18 +66,19 @@ def new_order_id() -> str:
 def issue(conn: Connection, order: Order, *, remediation_id: str | None, now: float) -> None:
     """Insert an open order. An IntegrityError means that the job has another one open."""
     conn.execute(
-        insert(orders).values(
-            order_id=order.order_id,
-            job_id=order.job_id,
-            remediation_id=remediation_id,
-            generation=order.generation,
-            kind=order.kind.value,
-            body=_body(order),
-            state=OPEN,
-            phase=None,
-            issued_at=now,
-            expires_at=now + order.expires_in_s,
-        )
+        _INSERT,
+        {
+            "order_id": order.order_id,
+            "job_id": order.job_id,
+            "remediation_id": remediation_id,
+            "generation": order.generation,
+            "kind": order.kind.value,
+            "body": _body(order),
+            "state": OPEN,
+            "phase": None,
+            "issued_at": now,
+            "expires_at": now + order.expires_in_s,
+        },
     )
 
 
@@ -136,7 +139,7 @@ def withdraw(conn: Connection, order_id: str, *, now: float) -> None:
 
 def set_phase(conn: Connection, order_id: str, phase: Phase) -> None:
     """Note how far the order has got."""
-    conn.execute(update(orders).where(orders.c.order_id == order_id).values(phase=phase.value))
+    conn.execute(_SET_PHASE, {"of_order": order_id, "phase": phase.value})
 
 
 def store_report(conn: Connection, report: Report, *, now: float) -> bool:
@@ -144,14 +147,15 @@ def store_report(conn: Connection, report: Report, *, now: float) -> bool:
     if report_of(conn, report.order_id, report.phase) is not None:
         return False
     conn.execute(
-        insert(order_reports).values(
-            order_id=report.order_id,
-            phase=report.phase.value,
-            reason=report.reason.value if report.reason else None,
-            detail=dict(report.detail),
-            received_at=now,
-            applied=False,
-        )
+        _INSERT_REPORT,
+        {
+            "order_id": report.order_id,
+            "phase": report.phase.value,
+            "reason": report.reason.value if report.reason else None,
+            "detail": dict(report.detail),
+            "received_at": now,
+            "applied": False,
+        },
     )
     return True
 

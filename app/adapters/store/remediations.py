@@ -15,8 +15,31 @@ from tunewarden.errors import StoreError
 
 _ID_ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"  # without letters that are read as digits
 _ID_LENGTH = 6
+_WRITTEN = (
+    "state",
+    "open",
+    "reason",
+    "facts",
+    "step",
+    "rolled_back",
+    "state_since",
+    "ended_at",
+    "wake_at",
+    "lease_owner",
+    "lease_until",
+)
 # Built once: to build a statement costs as much as to run it, and these are on the way to an order.
 _BY_ID = select(table).where(table.c.remediation_id == bindparam("remediation_id"))
+_INSERT = insert(table)
+_WRITE = (
+    update(table)
+    .where(
+        table.c.remediation_id == bindparam("seen_id"),
+        table.c.state == bindparam("seen_state"),
+        table.c.epoch == bindparam("seen_epoch"),
+    )
+    .values({name: bindparam(name) for name in _WRITTEN})
+)
 _OPEN_OF_JOB = select(table).where(table.c.job_id == bindparam("job_id"), table.c.open.is_(True))
 
 
@@ -71,7 +94,7 @@ def open_remediation(
     }
     if open_of_job(conn, job_id) is not None:
         return None
-    conn.execute(insert(table).values(**row))
+    conn.execute(_INSERT, row)
     return remediation_id
 
 
@@ -113,25 +136,23 @@ def write(conn: Connection, seen: Remediation, after: Remediation) -> Remediatio
     Raises StaleClaim when its state or epoch is no longer what was seen: then another one has moved it.
     """
     changed = conn.execute(
-        update(table)
-        .where(
-            table.c.remediation_id == seen.remediation_id,
-            table.c.state == seen.state.value,
-            table.c.epoch == seen.epoch,
-        )
-        .values(
-            state=after.state.value,
-            open=after.state not in ENDING_STATES,
-            reason=after.reason.value,
-            facts=dict(after.facts),
-            step=after.step,
-            rolled_back=after.rolled_back,
-            state_since=after.state_since,
-            ended_at=after.ended_at,
-            wake_at=after.wake_at,
-            lease_owner=after.lease_owner,
-            lease_until=after.lease_until,
-        )
+        _WRITE,
+        {
+            "seen_id": seen.remediation_id,
+            "seen_state": seen.state.value,
+            "seen_epoch": seen.epoch,
+            "state": after.state.value,
+            "open": after.state not in ENDING_STATES,
+            "reason": after.reason.value,
+            "facts": dict(after.facts),
+            "step": after.step,
+            "rolled_back": after.rolled_back,
+            "state_since": after.state_since,
+            "ended_at": after.ended_at,
+            "wake_at": after.wake_at,
+            "lease_owner": after.lease_owner,
+            "lease_until": after.lease_until,
+        },
     )
     if changed.rowcount != 1:
         raise StaleClaim

@@ -7,6 +7,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from tunewarden.adapters.store.tables import steps as table
 
+_INSERT = insert(table)
 _LAST_ATTEMPT = select(func.max(table.c.attempt)).where(
     table.c.remediation_id == bindparam("remediation_id"), table.c.step == bindparam("step")
 )
@@ -22,7 +23,7 @@ def begin_step(
     known = conn.execute(_LAST_ATTEMPT, {"remediation_id": remediation_id, "step": step}).scalar_one()
     attempt = int(known or 0) + 1
     row = {"remediation_id": remediation_id, "step": step, "attempt": attempt, "kind": kind, "intent_at": now}
-    conn.execute(insert(table).values(**row, detail=dict(detail or {})))
+    conn.execute(_INSERT, {**row, "detail": dict(detail or {})})
     return attempt
 
 
