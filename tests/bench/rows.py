@@ -35,4 +35,5 @@ Measure = Callable[[], list[Row]]
 def machine() -> str:
     """What the numbers were taken on."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return f"{today}, {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    load = os.getloadavg()[0]
+    return f"{today}, {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, load {load:.1f}"
