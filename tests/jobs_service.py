@@ -51,7 +51,7 @@ class Times:
 
     order_expires_s: float = 60.0
     silence_s: float = 3600.0
-    lease_s: float = 1.0
+    lease_s: float = 4.0  # a renewal may come late on a loaded machine
     heartbeat_s: float = 5.0
     poll_s: float = 0.05
 

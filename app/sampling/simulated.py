@@ -80,6 +80,7 @@ class SimulatedGpu:
             processes=tuple(
                 GpuProcess(pid=use.id.pid, memory=int(use.rss_bytes * scale), name=process_name(use.id.pid))
                 for use in uses
+                if use.rss_bytes  # one that is dying has given its memory back
             ),
         )
         return Readings(gpus=(reading,))

@@ -13,7 +13,7 @@ import httpx
 
 T = TypeVar("T")
 
-READY_WITHIN_S = 20.0
+READY_WITHIN_S = 60.0  # a loaded machine takes half a minute to import the service
 STOP_WITHIN_S = 10.0
 
 

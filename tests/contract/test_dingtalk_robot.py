@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import socket
 import ssl
 import subprocess
@@ -51,6 +52,18 @@ def stand_in(tmp_path: Path) -> Iterator[DingTalkStandIn]:
         yield robot
 
 
+def _whole_request(connection: socket.socket) -> bytes:
+    """Head and body: closing with unread bytes would reset the connection before the answer is read."""
+    data = b""
+    while part := connection.recv(65536):
+        data += part
+        head, end, body = data.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        if end and (length is None or len(body) >= int(length[1])):
+            break
+    return data
+
+
 @contextmanager
 def server(*answers: bytes | None, tls: ssl.SSLContext | None = None) -> Iterator[tuple[int, list[bytes]]]:
     """A loopback server that answers each connection with the next bytes; None: closes without an answer."""
@@ -62,7 +75,7 @@ def server(*answers: bytes | None, tls: ssl.SSLContext | None = None) -> Iterato
             try:
                 plain, _ = listener.accept()
                 with tls.wrap_socket(plain, server_side=True) if tls else plain as connection:
-                    seen.append(connection.recv(65536))
+                    seen.append(_whole_request(connection))
                     if answer is not None:
                         connection.sendall(answer)
             except OSError:
