@@ -2,9 +2,10 @@
 
     [unshare --net] python -m tests.acceptance.readme_walk FOLDER
 
-The fenced blocks are taken as printed. Adapted, for they need a real system: `make setup` is left out (the interpreter
-that runs this is what it made, and its `activate` is sourced), `sudo` and `-o prometheus` are left out, and
-/etc/prometheus is FOLDER/etc/prometheus. HOME is FOLDER/home. Each step that fails raises.
+The fenced blocks are taken as printed. Adapted, for they need a real system: `make setup` is left out (the environment
+that runs this is what it made, and the link leads into it), `sudo` and `-o prometheus` are left out, and
+/etc/prometheus is FOLDER/etc/prometheus. HOME is FOLDER/home. PATH has ~/.local/bin and a `python` of the
+trainer's own, never our environment. Each step that fails raises.
 """
 
 import contextlib
@@ -53,14 +54,19 @@ class Walk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.home, self.etc = folder / "home", folder / "etc" / "prometheus"
-        for path in (self.home, self.etc):
+        trainers = folder / "trainer" / "bin"
+        for path in (self.home, self.etc, trainers):
             path.mkdir(parents=True)
+        (trainers / "python").symlink_to(Path(sys.executable).resolve())
         keep = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        self.environment = {**keep, "HOME": str(self.home), "PATH": f"{Path(sys.executable).parent}:{keep['PATH']}"}
+        ours = {str(Path(sys.executable).parent), str(Path(sys.prefix) / "bin")}
+        others = [each for each in keep["PATH"].split(":") if each not in ours]
+        paths = [str(self.home / ".local" / "bin"), str(trainers), *others]
+        self.environment = {**keep, "HOME": str(self.home), "PATH": ":".join(paths)}
         self.running: list[subprocess.Popen[bytes]] = []
 
     def adapted(self, text: str) -> str:
-        text = text.replace("make setup\n", "").replace(". .venv/bin/activate", f". {sys.prefix}/bin/activate")
+        text = text.replace("make setup\n", "").replace("$PWD/.venv", sys.prefix)
         text = text.replace("sudo ", "").replace("-o prometheus ", "")
         return re.sub(r"(?<![\w/])/etc/prometheus", str(self.etc), text)
 
@@ -115,7 +121,7 @@ def walk(folder: Path) -> Iterator[Walk]:
 
 
 def serve(steps: Walk) -> None:
-    steps.shell(block_with("sh", ". .venv/bin/activate"))
+    steps.shell(block_with("sh", "make setup\nmkdir"))
     serving = next(text for text in blocks(ROOT / "README.md", "sh") if text.startswith("tunewarden serve"))
     steps.start("serve", ["sh", "-c", f"exec {serving}"])
     steps.until("the service", lambda: httpx.get("http://127.0.0.1:9750/-/ready", trust_env=False).status_code == 200)
@@ -149,11 +155,8 @@ def ask_prometheus(query: str) -> list[dict[str, object]]:
 
 
 def check(steps: Walk) -> str:
-    """The settings as printed, with a robot's files where they say."""
-    (steps.home / ".config" / "tunewarden").mkdir(parents=True)
-    files = {"url": "https://oapi.dingtalk.com/robot/send?access_token=abc", "secret": "SECabc"}
-    for name, text in files.items():
-        (steps.home / ".config" / "tunewarden" / f"dingtalk.{name}").write_text(text, encoding="ascii")
+    """The settings and the robot's files as printed."""
+    steps.shell(block_with("sh", "access_token="))
     settings = steps.home / ".local" / "state" / "tunewarden" / "settings.yaml"
     settings.write_text(block_with("yaml", "secret_file"), encoding="utf-8")
     return steps.shell(block_with("sh", "tunewarden check").replace("tunewarden message test\n", ""))
@@ -167,7 +170,7 @@ def train(steps: Walk) -> str:
         text = (ROOT / "docs" / "examples" / name).read_text(encoding="utf-8")
         text = text.replace("\nepochs: 10\n", "\nepochs: 1\n").replace("step_seconds: 0.05", "step_seconds: 0.02")
         (folder / name).write_text(text, encoding="utf-8")
-    return steps.shell(block_with("sh", "--name cat-lora"), cwd=folder)
+    return steps.shell("command -v python\n" + block_with("sh", "--name cat-lora"), cwd=folder)
 
 
 def delivered(steps: Walk) -> list[tuple[object, ...]]:

@@ -45,7 +45,7 @@ def test_prometheus_scrapes_the_service_and_loads_the_rules(walked: dict[str, An
 
 
 def test_the_printed_settings_are_good(walked: dict[str, Any]) -> None:
-    """`tunewarden check`, as printed, with a robot's files where they say."""
+    """`tunewarden check`, as printed, after the printed lines that make the robot's files."""
     assert "policies are good" in walked["checked"]
 
 
@@ -53,6 +53,13 @@ def test_the_printed_run_trains_to_its_end(walked: dict[str, Any]) -> None:
     """And the service that is served as printed has heard of it."""
     assert "model saved" in walked["trained"]
     assert "cat-lora" in walked["jobs"]
+
+
+def test_the_printed_installation_leaves_the_trainer_its_own_python(walked: dict[str, Any]) -> None:
+    """`python` is not the one of our environment, which lacks what a trainer needs."""
+    python = walked["trained"].splitlines()[0]
+
+    assert python.endswith("/trainer/bin/python")
 
 
 def test_serve_prints_what_the_readme_prints(walked: dict[str, Any]) -> None:
