@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from tunewarden.commandline.output import Output
-from tunewarden.config import Settings, environment, load_settings
+from tunewarden.config import Settings, environment, load_reach, load_settings
 from tunewarden.errors import SettingsError, TunewardenError
 
 EXIT_FAILED = 1
@@ -48,8 +48,16 @@ def _settings(config: Path | None = None) -> Settings:
     return load_settings({"config": config})
 
 
+def _reach() -> Settings:
+    """The settings to find the service with. Faults elsewhere are told, and don't take `stop` away."""
+    settings, faults = load_reach()
+    if faults:
+        Output().aside(f"warning: the settings have faults ({len(faults)}); `tunewarden check` lists them", "yellow")
+    return settings
+
+
 def _client() -> Any:
-    settings = _settings()
+    settings = _reach()
     return _part("commandline.client").ServiceClient(settings.service_url, settings.agent_token)
 
 
@@ -77,7 +85,7 @@ def run(
     ] = None,
 ) -> None:
     """Run a training command so that it can be saved, stopped, adjusted and restarted: tunewarden run -- CMD ..."""
-    _part("commandline.run").run_job(_settings(), context.args, name, label or [], enforce, grace, simulate_gpu)
+    _part("commandline.run").run_job(_reach(), context.args, name, label or [], enforce, grace, simulate_gpu)
 
 
 @cli.command()

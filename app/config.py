@@ -162,6 +162,33 @@ def load_settings(overrides: Mapping[str, Any] | None = None, environ: Mapping[s
     return settings
 
 
+# What `run` and the commands that ask the service need; the rest of the settings is the service's.
+_REACH = frozenset({"host", "port", "url", "state_dir", "agent_token_file", "heartbeat"})
+
+
+def load_reach(environ: Mapping[str, str] | None = None) -> tuple[Settings, list[str]]:
+    """The settings to find the service with, and the faults of all the others.
+
+    `tunewarden stop` is the emergency brake: a typo beside a DingTalk target must not take it away. Raises FaultsFound
+    only for what is needed here.
+    """
+    try:
+        return load_settings(environ=environ), []
+    except FaultsFound as error:
+        faults = error.faults
+    environ = os.environ if environ is None else environ
+    from_environment, _ = read_environment(environ, set(_REACH))
+    folder = from_environment.get("state_dir") or _default_state_dir(environ)
+    path = environ.get("TUNEWARDEN_CONFIG")
+    file = read_file(Path(path) if path else Path(folder).expanduser() / "settings.yaml", must_exist=False)
+    needed = {name: value for name, value in file.values.items() if name in _REACH}
+    values = merge({"state_dir": folder, **needed}, from_environment)
+    try:
+        return Settings.model_validate(values), faults
+    except ValidationError:
+        raise FaultsFound(faults) from None
+
+
 def environment() -> dict[str, str]:
     """A copy of the environment, for programs that we start."""
     return dict(os.environ)

@@ -159,7 +159,7 @@ async def _test_message(deps: ApiDeps, target: str | None) -> Response:
     chosen = target or (deps.targets[0] if deps.targets else None)
     if chosen is None or chosen not in deps.targets:
         known = ", ".join(deps.targets) or "none is set"
-        return error(404, f"no such target; targets: {known}")
+        return error(404, f"no such target; targets: {known}; after a change of the settings start the service again")
     notice = Notice(kind=NoticeKind.TEST, reason=Reason.MANUAL, severity=Severity.INFO, facts={"target": chosen})
     key = f"test:{deps.clock.now().timestamp():.6f}:{chosen}"
     now = _now(deps)

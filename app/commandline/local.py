@@ -30,7 +30,19 @@ def check(config: Path | None, alertmanager: bool, output: Output) -> None:
         [(policy.name, policy.mode, "yes" if policy.enabled else "no", policy.file) for policy in policies],
         "no policy",
     )
+    for warning in _gaps(settings):
+        output.aside(f"warning: {warning}", "yellow")
     output.aside(f"settings and {len(policies)} policies are good", "green")
+
+
+def _gaps(settings: Settings) -> list[str]:
+    """What is not wrong, and still leaves a person unprotected."""
+    gaps = []
+    if not settings.prometheus_url:
+        gaps.append("`prometheus_url` is not set: nothing can be confirmed, so no living job is ever stopped")
+    if not settings.dingtalk:
+        gaps.append("no `dingtalk` target is set: nobody is told")
+    return gaps
 
 
 def simulate(settings: Settings, payload: Path, as_json: bool, output: Output) -> None:

@@ -64,6 +64,6 @@ class Output:
     def diff(self, text: str) -> None:
         """A unified diff, in colour on a terminal."""
         if self.plain:
-            sys.stdout.write(text)
+            sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")
         else:
             self._out.print(Syntax(text, "diff", background_color="default"))

@@ -1,5 +1,6 @@
 """The commands that ask the running service: jobs, save, stop, hold, release, remediations, breaker, message test."""
 
+import json
 from typing import Any
 from urllib.parse import quote
 
@@ -58,8 +59,23 @@ def remediations(client: ServiceClient, output: Output) -> None:
 def remediation(client: ServiceClient, output: Output, remediation_id: str) -> None:
     """One remediation, whole."""
     entry = client.get(f"/api/v1/remediations/{quote(remediation_id, safe='')}")
-    rows = [(key, value) for key, value in entry.items() if value not in (None, "", {}, [])]
+    rows = [(key, _shown(value)) for key, value in entry.items() if value not in (None, "", {}, [])]
     output.table(("field", "value"), rows, "nothing")
+
+
+def _shown(value: Any) -> str:
+    """Names and values as a person reads them; what is deeper than one level as JSON."""
+    if isinstance(value, dict):
+        return "\n".join(
+            f"{name}: {_shown(item) if not isinstance(item, dict) else _json(item)}" for name, item in value.items()
+        )
+    if isinstance(value, list):
+        return "\n".join(item if isinstance(item, str) else _json(item) for item in value)
+    return str(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def cancel(client: ServiceClient, output: Output, remediation_id: str) -> None:

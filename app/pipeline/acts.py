@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection
 
 from tunewarden.adapters.store import audit, budgets, deliveries, jobs, remediations
@@ -20,6 +21,8 @@ from tunewarden.pipeline.opening import cancel, job_ended, open_manual
 from tunewarden.pipeline.reports import take_report
 from tunewarden.pipeline.watch import lose
 from tunewarden.ports import Clock
+
+log = structlog.get_logger(__name__)
 
 _OVER = frozenset({JobState.ENDED, JobState.WAITING})
 
@@ -52,12 +55,15 @@ class ServiceActs:
                 raise Refused(Reason.NO_TARGET, f"no job {job_id}")
             return open_manual(conn, moves, job, kind, stop_now=stop_now, actor=actor, now=self._now())
 
-        return await write_moves(self._store, self._acting, act)
+        answer = await write_moves(self._store, self._acting, act)
+        log.info("a person acted", action="person_act", actor=actor, job_id=job_id, kind=kind.value, **answer)
+        return answer
 
     async def hold(self, job_id: str, *, held: bool, actor: str) -> None:
         await write_moves(
             self._store, self._acting, lambda conn, moves: _hold(conn, moves, job_id, held, actor, self._now())
         )
+        log.info("a person acted", action="person_act", actor=actor, job_id=job_id, kind="hold" if held else "release")
 
     async def cancel(self, remediation_id: str, *, actor: str) -> Mapping[str, Any] | None:
         return await write_moves(

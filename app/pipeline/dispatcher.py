@@ -13,8 +13,9 @@ from tunewarden.adapters.store import deliveries, episodes
 from tunewarden.adapters.store.deliveries import Delivery
 from tunewarden.adapters.store.engine import Store
 from tunewarden.domain.alert import Alert
-from tunewarden.domain.decision import Decision
+from tunewarden.domain.decision import Decision, Verdict
 from tunewarden.domain.episode import EXPIRES_AFTER, REPEAT_INTERVAL, closes, expires
+from tunewarden.domain.reason import Reason
 from tunewarden.errors import StoreUnavailable, TunewardenError
 from tunewarden.pipeline.deciding import Deciding, Gathered, Incoming, Newest, decide_one
 from tunewarden.pipeline.gathering import Sources, gather, known_jobs, listed_now
@@ -28,6 +29,7 @@ CHUNK = 200  # alerts of one transaction: others' writes come between two of the
 POLL_S = 1.0
 AGEING_S = 30.0  # between looks for episodes that close or expire
 _PUT_OFF_S = 60.0
+_MOST_SAID = 1000
 _PARSE_ASIDE_BYTES = 64 * 1024
 _REFUSALS = (TunewardenError, ValueError, RecursionError)
 
@@ -67,6 +69,7 @@ class Dispatcher:
         self._expires_after, self._repeat_interval = expires_after, repeat_interval
         self._parsed: _Parsed | None = None
         self._aged_at = 0.0
+        self._said: dict[tuple[str, str], Reason] = {}  # (job_id, policy) -> the newest reason in the log
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Look whenever a delivery is committed, an episode is due, or a second has passed, until `stopping` is set."""
@@ -248,7 +251,14 @@ class Dispatcher:
         for decision in found:
             if self._metrics is not None:
                 self._metrics.decisions.labels(decision.verdict.value, decision.reason.value).inc()
-            log.info(
+            key = (decision.job_id, decision.policy)
+            same = self._said.get(key) == decision.reason
+            self._said[key] = decision.reason
+            if len(self._said) > _MOST_SAID:
+                del self._said[next(iter(self._said))]
+            # What is asked again every few seconds, all night, is one line until the answer changes.
+            level = log.debug if same and decision.verdict is Verdict.WAIT else log.info
+            level(
                 "decided",
                 action="decided",
                 verdict=decision.verdict.value,

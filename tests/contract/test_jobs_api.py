@@ -716,7 +716,10 @@ def test_a_test_message_needs_a_known_target(service: Service) -> None:
     """The error names those that are set."""
     answer = service.client.post("/api/v1/messages/test", json={"target": "nobody"})
 
-    assert (answer.status_code, answer.json()) == (404, {"error": f"no such target; targets: {TARGET}"})
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"error": f"no such target; targets: {TARGET}; after a change of the settings start the service again"},
+    )
 
 
 def test_a_lost_job_makes_its_remediation_uncertain(tmp_path: Path) -> None:

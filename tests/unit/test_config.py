@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tunewarden.config import Settings, describe, load_settings
+from tunewarden.config import Settings, describe, load_reach, load_settings
 from tunewarden.domain.target import Language
 from tunewarden.errors import FaultsFound
 
@@ -173,3 +173,23 @@ def test_every_setting_is_in_the_reference() -> None:
 
     assert missing == []
     assert all(sentence for _name, _default, sentence in describe())
+
+
+def test_a_typo_elsewhere_does_not_hide_the_service(tmp_path: Path) -> None:
+    """`tunewarden stop` still finds the service; the faults are handed back to be told."""
+    path = tmp_path / "settings.yaml"
+    path.write_text("port: 9751\npromtheus_url: x\nenforce: yes please\ndingtalk: [{name: a, url_file: /none}]\n")
+
+    settings, faults = load_reach({"TUNEWARDEN_STATE_DIR": str(tmp_path)})
+
+    assert settings.service_url == "http://127.0.0.1:9751"
+    assert settings.agent_token == tmp_path / "agent.token"
+    assert sorted(fault.split(":")[1] for fault in faults) == ["2", "3", "4"]
+
+
+def test_a_fault_in_what_is_needed_is_a_fault(tmp_path: Path) -> None:
+    """A port that is no port leaves nothing to ask."""
+    (tmp_path / "settings.yaml").write_text("port: many\n")
+
+    with pytest.raises(FaultsFound, match="port"):
+        load_reach({"TUNEWARDEN_STATE_DIR": str(tmp_path)})
