@@ -43,7 +43,7 @@ EN = Words(
         "unknown": "unknown: a measurement is missing, or none stands out",
     },
     ends={
-        "finished": "finished as planned",
+        "finished": "finished",
         "cuda_oom": "ran out of GPU memory",
         "user_stop": "stopped by a person",
         "policy_stop": "stopped by a policy",

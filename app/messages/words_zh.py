@@ -43,7 +43,7 @@ ZH = Words(
         "unknown": "原因不明：缺少测量数据，或没有明显的瓶颈",
     },
     ends={
-        "finished": "按计划完成",
+        "finished": "正常结束",
         "cuda_oom": "显存不足退出",
         "user_stop": "被人工停止",
         "policy_stop": "被策略停止",

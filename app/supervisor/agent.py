@@ -29,6 +29,7 @@ from tunewarden.supervisor.orders import OrderRecord, parse_order, records
 from tunewarden.supervisor.outbox import EVENT, Letter, Outbox
 from tunewarden.supervisor.run import Run
 from tunewarden.supervisor.run_folder import RunFolder, read_identity
+from tunewarden.supervisor.service_watch import ServiceWatch
 from tunewarden.supervisor.spec import RunSpec
 
 KEEPER_FD = 3
@@ -37,6 +38,7 @@ _OBSERVE_S = 1.0
 _GREETING_S = 30.0
 _ACKNOWLEDGED_S = 3.0  # how long the end of a run may wait for the service to hear of it
 _GONE_ON_WITH = "gone_on_with"
+_SERVICE = "service"
 _MOST_STARTS = 3  # of an agent, over one order
 _GOODBYE_S = 1.0  # and the last heartbeat, where the service answers
 log = logging.getLogger(__name__)
@@ -62,11 +64,14 @@ class Agent:
             spec=spec, folder=folder, journal=journal, link=link, outbox=outbox, host=host, boundary=boundary
         )
         samples = Samples(host, state=lambda: self.run.state, monotonic=time.monotonic)
+        said = [entry.detail["said"] for entry in journal.notes(_SERVICE)]
+        self._watch = ServiceWatch(spec.url, now=time.monotonic(), said=said[-1] if said else "")
         self._heartbeat = Heartbeat(
             self._service,
             every_s=spec.heartbeat_s,
             registration=self.run.registration,
             body=lambda: samples.body(self.run.watch()),
+            watch=self._watch,
         )
         self._poll = OrderPoll(self._service, on_order=link.wake)
         self._records = records(journal.entries())
@@ -150,8 +155,16 @@ class Agent:
         if now < self._observe_at:
             return
         self._observe_at = now + _OBSERVE_S
+        self._tell_of_service(now)
         self.run.observe()
         endings.check_resumed(self.run)
+
+    def _tell_of_service(self, now: float) -> None:
+        news = self._watch.news(now)
+        if news is not None:
+            said, line = news
+            self.run.journal.note(_SERVICE, {"said": said})  # first: an agent after us doesn't repeat it
+            self.run.say(line)
 
     def _take_order(self) -> bool:
         """Carry out an order if one has come. Whether one had."""
@@ -204,12 +217,18 @@ class Agent:
         event_id = endings.tell(self.run, verdict)
         if not verdict.waits or situation.keeper_lost:
             return verdict
+        if before is None:
+            self.run.say(endings.waiting_line(verdict, situation.generation))
         deadline = self._event_at(event_id) + endings.WAITS_S
         generation = situation.generation
         self.run.waiting = True
         self._wait_for_order(event_id, deadline)
         self.run.waiting = False
-        return None if situation.generation > generation else verdict
+        if situation.generation > generation:
+            return None
+        if not situation.interrupts:
+            self.run.say("nobody brings it back: ended")
+        return verdict
 
     def _event_at(self, event_id: str) -> float:
         return next(entry.at for entry in self.run.journal.notes(EVENT) if entry.detail["event_id"] == event_id)

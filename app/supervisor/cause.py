@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tunewarden.supervisor.keeper_log import SAID_BY_US
+
 
 class Cause(StrEnum):
     """The causes of docs/reference/jobs-api.md."""
@@ -66,28 +68,31 @@ def lines_of(text: str) -> list[str]:
 
 
 def cause_of(ending: Ending) -> tuple[Cause, str]:
-    """The cause and the line that shows it. cuda_oom needs the exception's text and an end that is not 0."""
+    """The cause and the line that shows it, "" where the exit status says it all.
+
+    cuda_oom needs the exception's text and an end that is not 0.
+    """
     if ending.exit_status is None:
         return Cause.UNKNOWN, "the exit status is unknown: the keeper was gone"
     if ending.exit_status == 0:
         return _good_end(ending)
-    lines = lines_of(ending.tail)
+    lines = [line for line in lines_of(ending.tail) if not line.startswith(SAID_BY_US)]
     oom = _oom_evidence(ending, lines)
     if oom is not None:
         return Cause.CUDA_OOM, oom
     signal = _signal_of(ending.exit_status)
     killed = next((line for line in reversed(lines[-40:]) if _KILLED.search(line)), None)
     if signal in _FOREIGN_SIGNALS or killed is not None:
-        return Cause.KILLED, killed or f"ended by signal {signal}"
+        return Cause.KILLED, killed or ""
     last = _last_exception(lines)
     said = ending.crash or (lines[last] if last is not None else "") or (lines[-1] if lines else "")
-    return Cause.FAILED, _short(said or f"exit status {ending.exit_status}")
+    return Cause.FAILED, _short(said)
 
 
 def _good_end(ending: Ending) -> tuple[Cause, str]:
     if ending.near_end is False:
         return Cause.UNKNOWN, "ended with 0 before its last step"
-    return Cause.FINISHED, "ended with 0"
+    return Cause.FINISHED, ""
 
 
 def _oom_evidence(ending: Ending, lines: list[str]) -> str | None:

@@ -14,7 +14,12 @@ PROTOCOL = 1
 LONG_POLL_S = 30.0
 _CONNECT_S = 3.0
 _READ_S = 10.0
-_WORTH_RETRYING = frozenset({401, 403, 408, 425, 429})  # a token is changed under us; the service is busy
+_WORTH_RETRYING = frozenset({408, 425, 429})
+_TOKEN_REFUSED = frozenset({401, 403})
+
+
+class NoToken(Retryable):
+    """The token can't be read, or the service refuses it: another may lie in its file at any time."""
 
 
 class UnknownJob(Permanent):
@@ -75,6 +80,9 @@ class Service:
         text = f"{method} {path}: {answer.status_code}"
         if answer.status_code == 404:
             raise UnknownJob(text)
+        if answer.status_code in _TOKEN_REFUSED:
+            which = f"the token in {self._token_file}" if self._token_file else "a call without a token"
+            raise NoToken(f"the service refuses {which} ({answer.status_code})")
         if answer.status_code in _WORTH_RETRYING or answer.status_code >= 500:
             raise Retryable(text)
         raise Permanent(text)
@@ -85,7 +93,7 @@ class Service:
         try:
             token = self._token_file.read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise Retryable(f"{self._token_file}: the token can't be read ({error.strerror})") from error
+            raise NoToken(f"the token in {self._token_file} can't be read ({error.strerror})") from error
         return {"Authorization": f"Bearer {token}"}
 
     @staticmethod

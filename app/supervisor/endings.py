@@ -91,6 +91,14 @@ def tell(run: Run, verdict: Verdict, *, generation: int | None = None) -> str:
     return event_id
 
 
+def waiting_line(verdict: Verdict, generation: int) -> str:
+    """What the person at the terminal is told while `run` waits."""
+    happened = {Cause.CUDA_OOM: "out of memory", Cause.POLICY_STOP: "stopped, and not launched again"}.get(
+        verdict.cause, f"generation {generation} ended before its first step"
+    )
+    return f"{happened}; waiting up to {WAITS_S:.0f} s for the service to bring it back"
+
+
 def told_before(run: Run, generation: int) -> Verdict | None:
     """The verdict that was journaled before the agent was restarted."""
     event_id = f"{run.spec.job_id}-g{generation}-ended"

@@ -17,6 +17,7 @@ from tunewarden.supervisor.client import PROTOCOL, Service, UnknownJob
 from tunewarden.supervisor.control import ControlDirectory
 from tunewarden.supervisor.generation_log import GenerationLog
 from tunewarden.supervisor.host_watch import HostWatch, read_bytes
+from tunewarden.supervisor.service_watch import ServiceWatch
 from tunewarden.supervisor.step_rate import StepRates
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -64,6 +65,7 @@ class Samples:
         watch.log.read()
         progress = watch.control.progress()
         resumed = watch.control.resumed()
+        last_state = progress.last_state if progress else None
         now = self._monotonic()
         if progress is not None:
             watch.rates.add(now, progress.step)
@@ -83,7 +85,8 @@ class Samples:
             "step_rate": watch.rates.rate(),
             "step_rate_median": watch.rates.median(),
             "resumed_step": resumed.step if resumed else None,
-            "last_state_step": progress.last_state.step if progress and progress.last_state else None,
+            "last_state_step": last_state.step if last_state else None,
+            "last_state_path": str(last_state.path) if last_state else None,
         }
 
 
@@ -119,8 +122,9 @@ class Heartbeat:
         every_s: float,
         registration: Callable[[], Mapping[str, Any]],
         body: Callable[[], Mapping[str, Any]],
+        watch: ServiceWatch,
     ) -> None:
-        self._service, self._every_s = service, every_s
+        self._service, self._every_s, self._watch = service, every_s, watch
         self._registration, self._body = registration, body
         self._wake = threading.Event()
         self._unregistered = threading.Event()
@@ -161,15 +165,18 @@ class Heartbeat:
                 self._unregistered.clear()
                 self._register()
             self._service.heartbeat(self._body())
-        except UnknownJob:
+        except UnknownJob as error:
             self._unregistered.set()
+            self._watch.failed(error, time.monotonic())
             return False
         except (Retryable, Permanent) as error:
+            self._watch.failed(error, time.monotonic())
             self._tell(str(error))
             return False
         except Exception:
             log.exception("no heartbeat this time")
             return True
+        self._watch.answered()
         self._said = None
         return True
 

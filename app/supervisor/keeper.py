@@ -22,7 +22,7 @@ from tunewarden.processes.identity import identify
 from tunewarden.supervisor.keeper_agent import Agent, Inherited
 from tunewarden.supervisor.keeper_job import Job
 from tunewarden.supervisor.keeper_launch import environment_at_start
-from tunewarden.supervisor.keeper_log import OomWatch, OutputLog
+from tunewarden.supervisor.keeper_log import SAID_BY_US, OomWatch, OutputLog
 from tunewarden.supervisor.keeper_signals import Signals, stop_ourselves
 from tunewarden.supervisor.keeper_streams import Source, stay_open, wire
 from tunewarden.supervisor.run_folder import RunFolder, write_identity
@@ -70,7 +70,7 @@ class Keeper:
         try:
             self._job.launch(1, self._spec["argv"], {}, self._spec["cwd"])
         except OSError as error:
-            self._say(f"tunewarden: can't start {self._spec['argv'][0]}: {error.strerror}")
+            self._say(f"can't start {self._spec['argv'][0]}: {error.strerror}")
             self._close(127 if isinstance(error, FileNotFoundError | NotADirectoryError) else 126)
         try:
             self._wiring.take_terminal()
@@ -271,9 +271,9 @@ class Keeper:
             self._agent.send({"type": "launch_failed", "generation": generation, "error": error})
 
     def _say(self, text: str) -> None:
-        """Show lines on the person's terminal, and keep them in the log. What could move the cursor is taken out."""
+        """Show lines as ours on the person's terminal and in the log. What could move the cursor is taken out."""
         for line in text.splitlines():
-            shown = "".join(letter if letter.isprintable() else " " for letter in line)
+            shown = SAID_BY_US + "".join(letter if letter.isprintable() else " " for letter in line)
             self._log.write(f"{shown}\n".encode("utf-8", "replace"))
             self._wiring.say(shown)
 

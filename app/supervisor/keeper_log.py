@@ -3,6 +3,7 @@
 import os
 import re
 
+SAID_BY_US = "tunewarden: "  # begins each line that is not the job's, on the terminal and in the log
 ROTATE_BYTES = 64 << 20
 _OOM = re.compile(rb"out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.IGNORECASE)
 _LINE_END = re.compile(rb"[\r\n]")

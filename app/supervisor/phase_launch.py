@@ -57,11 +57,21 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
         ex.run.link.launch(number, list(intent["argv"]), env, str(ex.run.spec.cwd))
         ex.run.boundary.reach("launch.request", "after_effect")
         _wait_for_launch(ex, number)
+        if situation.generation == number:
+            ex.run.say(_restarted(ex, intent))
     if situation.generation < number or situation.launcher is None:
         error = situation.launch_errors.get(number, "the keeper did not answer")
         raise Refused(Reason.LAUNCH_FAILED, f"generation {number} could not be started: {error}")
-    detail = {"generation": number, "pid": situation.launcher.pid, "resume_step": intent["resume_step"]}
+    resume = {name: intent[name] for name in ("resume_step", "resume_path")}
+    detail = {"generation": number, "pid": situation.launcher.pid, **resume}
     return Done(facts=detail, report=Phase.LAUNCHED, detail=detail)
+
+
+def _restarted(ex: Execution, intent: Mapping[str, Any]) -> str:
+    config, step = ex.record.fact("plan", "new_config_path"), intent["resume_step"]
+    with_config = f" with {Path(config).name}" if config else ""
+    where = "from the beginning" if step is None else f"from step {step}"
+    return f"restarted as generation {intent['generation']}{with_config}, {where}"
 
 
 def _prepare(ex: Execution, intent: Mapping[str, Any]) -> None:

@@ -37,6 +37,11 @@ def ended(run: World, generation: int = 1) -> dict[str, Any]:
     return dict(found[0])
 
 
+def said(run: World) -> list[str]:
+    """What tunewarden has printed on standard error."""
+    return [line for line in (run.folder / "stderr").read_text().splitlines() if line.startswith("tunewarden: ")]
+
+
 def test_a_job_that_finishes(run: World) -> None:
     """Exit 0 at the last step is finished; `run` ends with 0 and the last heartbeat says ended."""
     run.write_config(epochs=1, step_seconds=0.01)
@@ -45,6 +50,7 @@ def test_a_job_that_finishes(run: World) -> None:
     assert run.exit_code() == 0
     assert ended(run)["cause"] == "finished"
     assert run.service.seen.heartbeats[-1]["state"] == "ended"
+    assert said(run) == []
 
 
 def test_a_job_that_fails_keeps_its_code(run: World) -> None:
@@ -81,6 +87,10 @@ def test_a_death_of_out_of_memory_is_answered_by_an_order(run: World) -> None:
     assert launched["resume_step"] == event["last_state_step"]
     eventually(lambda: run.read("resumed.json", 2), what="generation 2 resumes")
     assert "batch_size: 2 " in (run.folder / "lora.tunewarden-g2.yaml").read_text()
+    assert said(run) == [
+        "tunewarden: out of memory; waiting up to 60 s for the service to bring it back",
+        f"tunewarden: restarted as generation 2 with lora.tunewarden-g2.yaml, from step {launched['resume_step']}",
+    ]
 
 
 def test_a_death_of_out_of_memory_at_the_first_step(run: World) -> None:
@@ -160,6 +170,7 @@ def test_the_service_says_that_nothing_will_come(run: World) -> None:
     run.start()
 
     assert run.exit_code(15) == 1
+    assert said(run)[1:] == ["tunewarden: nobody brings it back: ended"]
 
 
 def test_ctrl_c_saves_and_stops(run: World) -> None:
@@ -171,7 +182,7 @@ def test_ctrl_c_saves_and_stops(run: World) -> None:
 
     assert run.exit_code() == 130
     assert list((run.folder / "output" / "lora").glob("state-*"))
-    assert "saved at step" in (run.folder / "stderr").read_text()
+    assert "tunewarden: saved at step" in (run.folder / "stderr").read_text()
     assert ended(run)["cause"] == "user_stop"
     assert run.members() == []
 
@@ -301,6 +312,34 @@ def test_a_job_without_a_service(run: World) -> None:
 
     assert run.exit_code() == 130
     assert list((run.folder / "output" / "lora").glob("state-*"))
+
+
+def test_a_person_hears_that_no_service_answers(run: World) -> None:
+    """One line when nobody answers at the start, one when the service is there."""
+    run.service.stop()
+    run.start()
+    eventually(lambda: said(run), what="no service")
+    run.service.start()
+    eventually(lambda: len(said(run)) > 1, what="it answers")
+
+    url = run.service.url
+    assert said(run) == [
+        f"tunewarden: no service answers at {url}: this run is not watched until one does "
+        "(start it with `tunewarden serve`)",
+        f"tunewarden: the service at {url} answers: this run is watched from now on",
+    ]
+
+
+def test_a_person_hears_that_the_token_is_refused(run: World) -> None:
+    """The line names the file."""
+    run.service.tokens[:] = ["another"]
+    run.start()
+    eventually(lambda: said(run), what="the token")
+
+    assert said(run) == [
+        f"tunewarden: the service refuses the token in {run.folder / 'token'} (401): "
+        "this run is not watched until that is mended"
+    ]
 
 
 def test_a_proxy_is_not_asked_for_loopback(run: World) -> None:

@@ -287,15 +287,15 @@ def test_out_of_memory_lines_are_told(tmp_path: Path) -> None:
 
 
 def test_what_the_agent_says_is_shown_and_logged(tmp_path: Path) -> None:
-    """Lines on standard error; nothing in them moves the cursor."""
+    """Lines on standard error that begin with our name; nothing in them moves the cursor."""
     with KeeperRun(tmp_path) as run:
         run.answer({"hello": [{"type": "say", "text": "saving 检查点\x1b[2J\nstep 3"}]})
         run.in_pipes("sleep", "0.5")
         run.ends()
         assert run.process is not None and run.process.stderr is not None
 
-        assert run.process.stderr.read().decode() == "saving 检查点 [2J\nstep 3\n"
-        assert run.log().decode() == "saving 检查点 [2J\nstep 3\n"
+        assert run.process.stderr.read().decode() == "tunewarden: saving 检查点 [2J\ntunewarden: step 3\n"
+        assert run.log().decode() == "tunewarden: saving 检查点 [2J\ntunewarden: step 3\n"
 
 
 def test_the_next_generation_is_launched(tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from tunewarden.domain.order import HostCheck, OrderKind
+from tunewarden.errors import Retryable
 from tunewarden.processes.identity import ProcessId
 from tunewarden.processes.tree import Member
 from tunewarden.sampling.reading import GpuProcess, GpuReading
 from tunewarden.supervisor.cards import confirms, holder_of, job_cards
+from tunewarden.supervisor.client import NoToken
 from tunewarden.supervisor.control import ControlDirectory, Mode, State
 from tunewarden.supervisor.local_stop import trainer_of
 from tunewarden.supervisor.orders import parse_order
+from tunewarden.supervisor.service_watch import ServiceWatch
 from tunewarden.supervisor.step_rate import StepRates
 
 ORDER = {"protocol": 1, "order_id": "o-1", "job_id": "j", "generation": 1, "kind": "replace"}
@@ -221,3 +224,55 @@ def test_who_gets_the_interrupt(tree: list[Member], expected: int | None) -> Non
     found = trainer_of(tuple(tree), ProcessId(10, 1))
 
     assert (found.pid if found else None) == expected
+
+
+AWAY = Retryable("connection refused")
+REFUSED = NoToken("the service refuses the token in /t (401)")
+URL = "http://127.0.0.1:9"
+NOBODY = f"no service answers at {URL}"
+ANSWERS = f"the service at {URL} answers"
+
+
+@pytest.mark.parametrize(
+    ("happens", "told"),
+    [
+        ([(0, None), (5, None), (30, AWAY), (80, AWAY), (81, None)], []),
+        ([(1, AWAY), (2.5, AWAY)], []),
+        ([(1, AWAY), (3.5, AWAY), (9, AWAY), (900, AWAY)], [NOBODY]),
+        ([(1, AWAY), (4, AWAY), (9, None), (14, None)], [NOBODY, ANSWERS]),
+        ([(1, None), (10, AWAY), (71, AWAY), (80, AWAY), (90, None)], [NOBODY, ANSWERS]),
+        ([(1, REFUSED), (4, REFUSED), (9, REFUSED)], ["the service refuses the token in /t (401)"]),
+        ([(4, AWAY), (9, REFUSED), (12, None)], [NOBODY, str(REFUSED), ANSWERS]),
+    ],
+)
+def test_a_person_hears_once_that_nobody_watches(
+    happens: list[tuple[float, Exception | None]], told: list[str]
+) -> None:
+    """After 3 s at the start, after 60 s later on, one line a change; nothing when all is well."""
+    watch = ServiceWatch(URL, now=0.0)
+    lines = []
+    for at, error in happens:
+        if error is None:
+            watch.answered()
+        else:
+            watch.failed(error, at)
+        news = watch.news(at)
+        lines += [news[1].split(": this run is ")[0]] if news else []
+
+    assert lines == told
+
+
+def test_an_agent_that_is_started_again_says_nothing_twice() -> None:
+    """What was said last is handed on."""
+    first = ServiceWatch(URL, now=0.0)
+    first.failed(AWAY, 1.0)
+    news = first.news(4.0)
+    assert news is not None
+    second = ServiceWatch(URL, now=10.0, said=news[0])
+    second.failed(AWAY, 11.0)
+    silent = second.news(20.0)
+    second.answered()
+    answers = second.news(21.0)
+
+    assert silent is None
+    assert answers == ("", f"{ANSWERS}: this run is watched from now on")

@@ -61,10 +61,28 @@ def ending(status: int | None, tail: str = "", crash: str | None = None, near_en
 )
 def test_causes(given: Ending, cause: Cause) -> None:
     """cuda_oom takes the exception's text and a bad end; a bare SIGKILL is killed."""
-    found, evidence = cause_of(given)
+    found, _ = cause_of(given)
 
     assert found is cause
-    assert evidence
+
+
+@pytest.mark.parametrize(
+    ("given", "evidence"),
+    [
+        (ending(0), ""),
+        (ending(7), ""),
+        (ending(-9), ""),
+        (ending(7, "tunewarden: no service answers at http://127.0.0.1:9\n"), ""),
+        (ending(7, "no such file\ntunewarden: no service answers at http://127.0.0.1:9\n"), "no such file"),
+        (ending(137, "Killed"), "Killed"),
+        (ending(0, near_end=False), "ended with 0 before its last step"),
+    ],
+)
+def test_evidence_says_more_than_the_exit_status(given: Ending, evidence: str) -> None:
+    """The exit status is told by itself, and what we have said is not the job's."""
+    _, found = cause_of(given)
+
+    assert found == evidence
 
 
 def test_the_evidence_is_the_line(tmp_path: Path) -> None:
