@@ -29,6 +29,8 @@ from tunewarden.config_sources import SettingsFile, holds, merge, read_environme
 from tunewarden.domain.duration import format_duration
 from tunewarden.errors import FaultsFound
 
+_SHORTEST_HEARTBEAT, _LONGEST_HEARTBEAT = timedelta(milliseconds=200), timedelta(minutes=5)
+
 
 class Settings(Section):
     """All settings. Build it by `load_settings`; tests may build it whole: `Settings(state_dir=tmp_path)`."""
@@ -100,6 +102,8 @@ class Settings(Section):
             raise ValueError(f"`default_target`: no `dingtalk` target is called {self.default_target}")
         if (self.webhook_user is None) != (self.webhook_password_file is None):
             raise ValueError("give both `webhook_user` and `webhook_password_file`, or none")
+        if not _SHORTEST_HEARTBEAT <= self.heartbeat <= _LONGEST_HEARTBEAT:
+            raise ValueError("`heartbeat` must be between 200ms and 5m")
         for key in ("url", "prometheus_url", "alertmanager_url"):
             value = getattr(self, key)
             if value and urlsplit(value).scheme not in ("http", "https"):

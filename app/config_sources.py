@@ -43,6 +43,8 @@ class SettingsFile:
 def read_file(path: Path, *, must_exist: bool) -> SettingsFile:
     """Read `path`; a file that must not exist and doesn't is empty. Faults are returned, not raised."""
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            return SettingsFile(path=path, faults=[f"{path}: is no regular file"])
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         return SettingsFile(faults=[f"{path}: there is no such file"] if must_exist else [])
@@ -55,7 +57,7 @@ def read_file(path: Path, *, must_exist: bool) -> SettingsFile:
         # Only the first line of the problem: the rest quotes the text, and that may be a secret.
         problem = str(error.problem or "no YAML").splitlines()[0]
         return SettingsFile(path=path, faults=[f"{path}:{line}: {problem}"])
-    except YAMLError:
+    except (YAMLError, RecursionError):
         return SettingsFile(path=path, faults=[f"{path}:1: no YAML"])
     if tree is None:
         return SettingsFile(path=path)

@@ -14,6 +14,7 @@ from tunewarden.domain.job import Gpu, Job
 _MOST_GPUS = 64  # no host has more; a longer list is a mistake
 _MOST_PROCESSES = 512
 _LONGEST_TEXT = 256
+LAST_GENERATION = 1_000_000  # as in a registration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +103,8 @@ class Heartbeat:
         """The record of a JSON object; ValueError when it lacks a generation or a state: then it says nothing."""
         generation = _whole(body.get("generation"))
         state = _text(body.get("state"))
-        if generation is None or generation < 1 or not state:
-            raise ValueError("a heartbeat needs `generation` (1 or more) and `state`")
+        if generation is None or not 1 <= generation <= LAST_GENERATION or not state:
+            raise ValueError("a heartbeat needs `generation` (1 to 1,000,000) and `state`")
         own = body.get("gpus_of_job")
         can = body.get("can")
         return cls(

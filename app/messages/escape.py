@@ -6,6 +6,9 @@ import unicodedata
 LONG_LIMIT = 1000
 VALUE_LIMIT = 200  # characters of one value; paths keep their end, which is what tells them apart
 _MARKDOWN = re.compile(r"([\\`*_\[\]#|~])")
+# DingTalk makes links of bare addresses and mentions of @names: a space of no width keeps a label from doing so.
+_LIVE = re.compile(r"(?<=:)(?=//)|(?<=@)(?=\w|\+)")
+_NO_WIDTH = "\u200b"
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 
 
@@ -31,7 +34,7 @@ def escape(value: object) -> str:
         return value
     line = one_line(str(value))
     short = clip_end(line, LONG_LIMIT) if isinstance(value, Long) else clip(line, VALUE_LIMIT)
-    text = _MARKDOWN.sub(r"\\\1", _ENTITY.sub("&amp;", short))
+    text = _MARKDOWN.sub(r"\\\1", _ENTITY.sub("&amp;", _LIVE.sub(_NO_WIDTH, short)))
     return text.replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -1,5 +1,6 @@
 """The settings: defaults, file, environment, and every fault named by file:line or variable."""
 
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -193,3 +194,21 @@ def test_a_fault_in_what_is_needed_is_a_fault(tmp_path: Path) -> None:
 
     with pytest.raises(FaultsFound, match="port"):
         load_reach({"TUNEWARDEN_STATE_DIR": str(tmp_path)})
+
+
+def test_a_pipe_and_an_endless_nest_are_faults(tmp_path: Path) -> None:
+    """Reading a pipe would wait for ever; YAML nested thousands deep would be a traceback."""
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(FaultsFound) as found:
+        load_settings({"config": pipe, "state_dir": tmp_path}, {})
+
+    assert found.value.faults == [f"{pipe}: is no regular file"]
+    assert _faults("a: " + "[" * 3000 + "]" * 3000, tmp_path) == ["tunewarden.yaml:1: no YAML"]
+
+
+@pytest.mark.parametrize("heartbeat", ["0s", "100ms", "10m"])
+def test_a_heartbeat_has_bounds(tmp_path: Path, heartbeat: str) -> None:
+    """None at all would show no job; a rare one would call living jobs lost only after an hour."""
+    with pytest.raises(FaultsFound, match="between 200ms and 5m"):
+        load_settings({"state_dir": tmp_path, "heartbeat": heartbeat}, {})
