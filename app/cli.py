@@ -81,7 +81,8 @@ def run(
     ] = False,
     grace: Annotated[float, typer.Option(help="Seconds that a stop may wait for the save.")] = 120.0,
     simulate_gpu: Annotated[
-        str | None, typer.Option(help="A pretended card, e.g. 24GiB/256MiB: so much RSS of the job counts as full.")
+        str | None,
+        typer.Option(help="A pretended card, e.g. 24GiB/256MiB: full at so much RSS; @1 at the end: another card."),
     ] = None,
 ) -> None:
     """Run a training command so that it can be saved, stopped, adjusted and restarted: tunewarden run -- CMD ..."""

@@ -20,7 +20,8 @@ STYLES = {
     "refused": "yellow",
     "cancelled": "dim",
     "superseded": "dim",
-    "held": "yellow",
+    "running (held)": "yellow",
+    "waiting (held)": "yellow",
     "act": "bold",
 }
 

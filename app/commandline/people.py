@@ -14,7 +14,7 @@ def jobs(client: ServiceClient, output: Output) -> None:
         (
             job["name"],
             job["job_id"],
-            "held" if job.get("held") else job["state"],
+            _state(job),
             job["generation"],
             _progress(job),
             job["node"],
@@ -94,6 +94,12 @@ def message_test(client: ServiceClient, output: Output, target: str | None) -> N
     """Send a test message through the outbox and say how it went."""
     answer = client.post("/api/v1/messages/test", {"target": target} if target else {})
     output.line(answer.get("text") or f"a test message to {answer.get('target')} is {answer.get('state')}")
+
+
+def _state(job: dict[str, Any]) -> str:
+    """The state; a hold matters as long as there is something to hold."""
+    living = job["state"] in ("running", "waiting")
+    return f"{job['state']} (held)" if living and job.get("held") else str(job["state"])
 
 
 def _progress(job: dict[str, Any]) -> str:

@@ -93,24 +93,27 @@ def test_stop_saves_first_and_run_ends_with_75(desk: World) -> None:
 def test_stop_now_does_not_save(desk: World) -> None:
     """No receipt: the person chose to lose what was unsaved."""
     job = start(desk, "bird")
+    desk.command("hold", "bird")
     done = desk.command("stop", "bird", "--now")
     desk.until(lambda: desk.job_has_ended("bird"))
+    states = [row["state"] for row in table(desk.command("jobs").stdout) if row["name"] == "bird"]
 
     assert done.returncode == 0
     assert job.receipt(1) == {}
     assert job.process.returncode == 75
     assert gone(job.seen[1], job.job_id)
     assert outcome(desk, job) == ("done", "stopped")
+    assert states == ["ended"]  # though it was held
 
 
 def test_hold_and_release_show_in_the_table(desk: World) -> None:
-    """`held` stands where the state stood."""
+    """`(held)` stands beside the state of a living job."""
     states = []
     for word in ("hold", "release"):
         assert desk.command(word, "cat").stdout == f"cat: {word} done\n"
         states.append(next(row["state"] for row in table(desk.command("jobs").stdout) if row["name"] == "cat"))
 
-    assert states == ["held", "running"]
+    assert states == ["running (held)", "running"]
 
 
 def test_a_remediation_that_has_not_begun_is_cancelled(desk: World) -> None:
