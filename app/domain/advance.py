@@ -41,7 +41,7 @@ _FACTS: Mapping[Phase, Mapping[str, str]] = {
     },
     Phase.SAVED: {"step": "receipt_step", "path": "checkpoint", "seconds": "save_seconds"},
     Phase.STOPPED: {"exit_status": "exit_status", "unsaved_steps": "unsaved_steps"},
-    Phase.LAUNCHED: {"generation": "launched_generation", "resume_step": "resume_step"},
+    Phase.LAUNCHED: {"generation": "launched_generation", "resume_step": "resume_step", "resume_path": "resume_path"},
     Phase.REFUSED: {"text": "text"},
     Phase.SUPERSEDED: {"text": "text"},
 }

@@ -71,14 +71,16 @@ class Renderer:
         languages = LANGUAGES[target.language]
         status = _both(words.statuses[status_of(thread.newest)] for words in languages)
         mark = _both(words.repeated for words in languages) if thread.repeated else ""
-        blocks = [self._body(thread.notices, words, shape) for words in languages]
+        # An alert's description has one language: both halves together hold it once, at the end.
+        blocks = [self._body(thread.notices, words, shape, described=words is languages[-1]) for words in languages]
         text = "\n\n".join([heading_of(thread.newest, status, mark), *blocks])
         return _fitted(title_of(thread.newest, status), text, target, thread.newest.mention, shape, size)
 
-    def _body(self, notices: Sequence[Notice], words: Words, shape: Shape) -> str:
+    def _body(self, notices: Sequence[Notice], words: Words, shape: Shape, *, described: bool) -> str:
         """Paragraphs of one line: a single line break is no break on a phone, a blank line is."""
         template = self._environment.get_template(f"{words.language}/{notices[-1].kind.value}.md.j2")
-        lines = template.render(view_of(notices, words, plain=shape.plain)).splitlines()
+        view = view_of(notices, words, plain=shape.plain)
+        lines = template.render(view if described else view | {"description": ""}).splitlines()
         return "\n\n".join(line.strip() for line in lines if line.strip())
 
     def _digest(

@@ -11,7 +11,7 @@ from tunewarden.messages.escape import Long, Safe, clip, clip_end, escape, one_l
 from tunewarden.messages.words import Words, status_of
 
 TITLE_LIMIT = 40  # characters that a phone previews
-DESCRIPTION_LIMIT = 120
+DESCRIPTION_LIMIT = 400
 _JOB_MINIMUM = 12
 _LIST = re.compile(r"\s*[+,]\s*")
 _SHARES = frozenset(
@@ -30,6 +30,7 @@ _PLAIN_FACTS = (
     "effective_batch_before",
     "effective_batch_after",
     "config_path",
+    "resume_key",
     "exit_status",
     "planned",
     "names",
@@ -68,7 +69,7 @@ def view_of(thread: Sequence[Notice], words: Words, *, plain: bool) -> dict[str,
         "numbers": _numbers(notice.numbers, words),
         "vram": _number("vram_ratio", vram) if (vram := {**notice.numbers, **facts}.get("vram_ratio")) else "",
         "resume_command": Long(facts.get("resume_command", "")),
-        "description": "" if plain else clip_end(str(facts.get("description", "")), DESCRIPTION_LIMIT),
+        "description": "" if plain else Long(clip_end(str(facts.get("description", "")), DESCRIPTION_LIMIT)),
         "link": None if plain else _link(facts.get("url")),
     }
 

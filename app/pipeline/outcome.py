@@ -15,8 +15,6 @@ _CALM = frozenset({State.RECOVERED, State.DONE, State.CANCELLED, State.SUPERSEDE
 
 # Our facts, and the names that docs/reference/messages.md has for them.
 _NAMES = {
-    "receipt_step": "step",
-    "checkpoint": "checkpoint",
     "resumed_step": "resumed_step",
     "step_now": "step_now",
     "launched_generation": "generation",
@@ -25,6 +23,14 @@ _NAMES = {
     "unsaved_steps": "unsaved_steps",
     "text": "detail",
 }
+
+
+# The key of the config that says where to resume from, by trainer: what a person writes to go on by hand.
+_RESUME_KEYS = {"lora-yaml": "resume_from_checkpoint"}
+
+# Where a checkpoint's step and its path stand in our facts: what the new generation wrote itself, what the order saved,
+# what the launch resumed from.
+_STATES = (("newest_step", "newest_checkpoint"), ("receipt_step", "checkpoint"), ("resume_step", "resume_path"))
 
 
 def outcome_notice(remediation: Remediation, job: Job | None) -> Notice:
@@ -103,11 +109,27 @@ def _facts(remediation: Remediation, job: Job | None) -> dict[str, Fact]:
             "effective_batch_before": str(batch.get("from", "")),
             "effective_batch_after": str(batch.get("to", "")),
         }
+    facts |= _state(source, newest=remediation.state in _NEEDS_A_PERSON)
     facts["policy"] = remediation.policy
     facts["action"] = "+".join(step.kind.value for step in remediation.plan.steps)
     if job is not None and remediation.state in _NEEDS_A_PERSON:
         facts["resume_command"] = resume_command(job)
+        facts |= {"resume_key": key} if (key := _RESUME_KEYS.get(job.trainer)) else {}
     return facts
+
+
+def _state(source: Mapping[str, Any], *, newest: bool) -> dict[str, Fact]:
+    """The farthest state that is known, and its path if that was told with it.
+
+    `newest`: with those that the new generation wrote. Not simply the last one: a generation that began anew has
+    written states that lie behind what was saved.
+    """
+    places = _STATES if newest else _STATES[1:]
+    known = [(step, source.get(path)) for name, path in places if isinstance(step := source.get(name), int)]
+    if not known:
+        return {}
+    step, path = max(known, key=lambda state: (state[0], state[1] is not None))
+    return {"step": step, "checkpoint": path} if isinstance(path, str) else {"step": step}
 
 
 def _changes(facts: Mapping[str, Any]) -> tuple[Change, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -117,7 +118,8 @@ class Verifier:
         if finding.recovery is Recovery.UNKNOWN and not self._listened:
             return
         if finding.recovery is not Recovery.NOT_YET:
-            await self._conclude(remediation, evidence, finding, _fullest(job, "memory_ratio"))
+            measured = {"vram_now": _fullest(job, "memory_ratio"), **_newest_state(remediation, job)}
+            await self._conclude(remediation, evidence, finding, measured)
 
     async def _evidence(self, remediation: Remediation, job: JobNow, now: float) -> Evidence:
         facts = remediation.facts
@@ -180,14 +182,14 @@ class Verifier:
         return answer.holds
 
     async def _conclude(
-        self, remediation: Remediation, evidence: Evidence, finding: Finding, vram: float | None
+        self, remediation: Remediation, evidence: Evidence, finding: Finding, measured: Mapping[str, Any]
     ) -> None:
         def act(conn: Connection, moves: Moves) -> None:
             now = self._now()
             current = remediations.load(conn, remediation.remediation_id)
             if current is None or current.state is not State.VERIFYING:
                 return
-            facts = {"step_now": evidence.step, "resumed_step": evidence.resumed_step, "vram_now": vram}
+            facts = {"step_now": evidence.step, "resumed_step": evidence.resumed_step, **measured}
             kept = {name: value for name, value in facts.items() if value is not None}
             if not roll_back(conn, moves, current, evidence, finding, now):
                 event, reason = _end_of(current, finding)
@@ -234,6 +236,15 @@ def _remember(conn: Connection, *, remediation_id: str, seen: Seen) -> None:
         return
     kept = {"generation": seen.generation, "first_step": seen.first_step, "first_step_at": seen.first_step_at}
     remediations.write(conn, current, replace(current, facts={**current.facts, "verify": kept}))
+
+
+def _newest_state(remediation: Remediation, job: JobNow) -> dict[str, Any]:
+    """The newest state that the new generation itself has written; empty when it has told of none."""
+    said = job.sample.get("job") or {}
+    generation = int(remediation.facts.get("launched_generation") or remediation.generation + 1)
+    if job.sample.get("generation") != generation or said.get("last_state_step") is None:
+        return {}
+    return {"newest_step": said["last_state_step"], "newest_checkpoint": said.get("last_state_path")}
 
 
 def _host_holds(check: HostCheck, job: JobNow) -> bool | None:

@@ -24,7 +24,7 @@ HEARTBEAT = {"protocol", "generation", "state", "wall", "can", "gpus_of_job", "g
 JOB = {
     "step", "total_steps", "phase", "loss", "step_seconds_sum", "step_seconds_count", "data_wait_seconds_sum",
     "rss_bytes", "cpu_cores", "read_bytes", "oom_lines", "log_idle_s", "step_rate", "step_rate_median", "resumed_step",
-    "last_state_step",
+    "last_state_step", "last_state_path",
 }  # fmt: skip
 HOST = {"cpu_busy", "cpu_iowait", "disk_busy", "disk_read_bytes", "memory_total", "memory_available"}
 EVENT = {

@@ -8,7 +8,6 @@ from tunewarden.adapters.dingtalk import LIMIT_BYTES, body_of
 from tunewarden.domain.message import Change, Message, Notice, NoticeKind, Severity
 from tunewarden.domain.reason import Reason
 from tunewarden.domain.target import Language, Secret, Target
-from tunewarden.messages.escape import escape
 from tunewarden.messages.render import Renderer, Shape, Thread
 from tunewarden.messages.view import TITLE_LIMIT
 from tunewarden.messages.words import Status, Words
@@ -185,12 +184,12 @@ def test_a_decision_that_still_waits_comes_with_its_outcome():
 
 def test_a_description_is_told_once_in_a_message_of_both_languages():
     """It has one language, whichever that is: it comes at the end, whole."""
-    said = "The loader of GPU 0 is too slow. " * 8
+    said = " ".join(f"The loader of GPU {number} is too slow." for number in range(8))
     notice = Notice(kind=NoticeKind.NOTICE, reason=Reason.NO_TARGET, facts={"description": said})
     text = render(notice, to=target(Language.BOTH)).text
 
-    assert text.count(said.strip()) == text.count("The loader of GPU 0 is too slow. The") // 7 == 1
-    assert text.endswith(said.strip())
+    assert text.endswith(said)
+    assert text.count("The loader of GPU 0") == 1
 
 
 def test_both_languages_are_in_one_message():
@@ -388,12 +387,3 @@ def test_a_job_that_died_is_not_said_to_be_saved():
 
     assert "The job ran out of GPU memory" in text
     assert "Will: start the job again from its last checkpoint · batch\\_size /2" in text
-
-
-@pytest.mark.parametrize("text", ["http://evil.example/x", "dingtalk://dingtalkclient/page", "@13800000000", "@+852-1"])
-def test_a_label_can_not_make_a_link_or_a_mention(text: str):
-    """DingTalk makes them of bare text; a space of no width keeps the words and takes the life out of them."""
-    shown = escape(text)
-
-    assert text.replace("_", "\\_") not in shown
-    assert shown.replace("\u200b", "").replace("\\", "") == text
