@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tunewarden.processes.grip import gripping, wait_ended
 from tunewarden.processes.identity import ProcessId, alive
-from tunewarden.processes.tree import Member, members
+from tunewarden.processes.tree import Member, everyone
 
 _ROUNDS = 20  # a job that still makes new processes after so many rounds is reported as surviving
 _RESCAN_S = 0.05  # between two looks for what a dying process has left behind
@@ -24,7 +24,8 @@ _STOPPED = frozenset("Tt")
 class Ended:
     """What was done.
 
-    `pids` have ended, `survivors` still live. `frozen`, some of the survivors, are scripts that wait for a trainer that
+    `pids` have ended, `survivors` still live. `beyond_reach`, some of the survivors, run as another user or in another
+    pid namespace and were not signalled. `frozen`, some of the survivors, are scripts that wait for a trainer that
     we told to end and may not kill: end again later, or `thaw` them. `without_pidfd`: the kernel refused pidfds, start
     ticks were compared before each signal instead.
     """
@@ -33,6 +34,7 @@ class Ended:
     survivors: tuple[ProcessId, ...]
     frozen: tuple[ProcessId, ...]
     without_pidfd: bool
+    beyond_reach: tuple[Member, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -70,22 +72,23 @@ def end_generation(
     subreaper: int | None = None,
     spare: Collection[int] = (),
 ) -> Ended:
-    """End all that belongs to a job's generation: TERM, wait, KILL; returns when two looks in a row find nothing.
+    """End all of a job's generation that is ours: TERM, wait, KILL; returns when two looks in a row find nothing.
 
     A process named in `trainers` is touched only where it is found to belong to the job. Without trainers, what has no
     children is ended first. `may_kill` is asked before a KILL of anything but a frozen script; False ends nothing more
     and returns the survivors, the scripts among them still frozen: thawed, they would go on once the trainer obeys
-    the TERM that it has got. `subreaper` and `spare` as in `tree.members`.
+    the TERM that it has got. Processes of another user or pid namespace are left alone and survive: who does not want
+    the rest to be ended without them asks `tree.strangers` first. `subreaper` and `spare` as in `tree.members`.
     """
     roots = () if launcher is None else (launcher,)
     act = _Act(trainers=frozenset(trainers), wait_term_s=wait_term_s, wait_kill_s=wait_kill_s, may_kill=may_kill)
 
     def look() -> tuple[Member, ...]:
-        return members(roots, marker, subreaper=subreaper, spare=spare)
+        return everyone(roots, marker, subreaper=subreaper, spare=spare)
 
     empty = 0
     for _ in range(_ROUNDS):
-        found = look()
+        found = [member for member in look() if member.beyond is None]
         empty = 0 if found else empty + 1
         if empty == 2:
             break
@@ -93,13 +96,15 @@ def end_generation(
             select.select([], [], [], _RESCAN_S)
         elif not act.end(found):
             break
-    left = dict.fromkeys(member.id for member in look())
-    left.update(dict.fromkeys(trainer for trainer in trainers if alive(trainer)))
+    living = look()
+    left = dict.fromkeys(member.id for member in living)
+    left.update(dict.fromkeys(known for known in (*roots, *trainers) if alive(known)))
     return Ended(
         pids=tuple(process for process in act.touched if process not in left),
         survivors=tuple(left),
         frozen=tuple(process for process in act.frozen if process in left),
         without_pidfd=act.without_pidfd,
+        beyond_reach=tuple(member for member in living if member.beyond is not None),
     )
 
 

@@ -7,15 +7,26 @@ launcher killed). What did both is found only while the keeper, the subreaper of
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from tunewarden.processes.identity import ProcessId, Stat, own_namespace, pid_namespace, read_proc, read_stat
 
 MARKER = "TUNEWARDEN_JOB"
 
 
+class Beyond(StrEnum):
+    """Why a process of the job is not ours to signal, even where the kernel would let us."""
+
+    USER = "runs as another user"
+    NAMESPACE = "runs in another pid namespace"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A living process of a job. `cpu_ticks`: user and system time in clock ticks; `state`: a letter of proc(5)."""
+    """A living process of a job. `cpu_ticks`: user and system time in clock ticks; `state`: a letter of proc(5).
+
+    `beyond`: why it is never signalled; None: it is ours.
+    """
 
     id: ProcessId
     ppid: int
@@ -24,6 +35,7 @@ class Member:
     rss_bytes: int
     cpu_ticks: int
     state: str
+    beyond: Beyond | None = None
 
 
 def members(
@@ -33,8 +45,29 @@ def members(
 
     They are the roots, all that descends from them or from the `subreaper` (the keeper's pid; itself excluded), and
     every process whose environment holds TUNEWARDEN_JOB=`marker`. Never among them: pid 1, ourselves, the `spare` pids
-    and what descends from these (the agent, where the keeper asks), processes of another user or pid namespace.
+    and what descends from these (the agent, where the keeper asks), processes of another user or pid namespace: these
+    are `strangers`.
     """
+    found = everyone(roots, marker, subreaper=subreaper, spare=spare)
+    return tuple(member for member in found if member.beyond is None)
+
+
+def strangers(
+    roots: Iterable[ProcessId], marker: str, *, subreaper: int | None = None, spare: Collection[int] = ()
+) -> tuple[Member, ...]:
+    """What belongs to the job as in `members`, but runs as another user or in another pid namespace (a container).
+
+    It is never signalled. While one lives the job has not stopped. Where /proc hides the processes of others (its mount
+    option hidepid) they can't be seen.
+    """
+    found = everyone(roots, marker, subreaper=subreaper, spare=spare)
+    return tuple(member for member in found if member.beyond is not None)
+
+
+def everyone(
+    roots: Iterable[ProcessId], marker: str, *, subreaper: int | None = None, spare: Collection[int] = ()
+) -> tuple[Member, ...]:
+    """`members` and `strangers` in one look, parents before their children."""
     table = _process_table()
     own = os.getpid()
     starts = {root.pid for root in roots if root.pid in table and table[root.pid].id == root}
@@ -46,8 +79,16 @@ def members(
         spared |= {own} - {subreaper}
     never = _below(spared, table) | {own, subreaper}
     found |= _below({pid for pid in table if pid not in found | never and _carries(pid, marker)}, table)
-    ours = (_member(table[pid]) for pid in found - never if pid > 1 and table[pid].running)
-    return in_order([member for member in ours if member is not None])
+    living = (_member(table[pid]) for pid in found - never if pid > 1 and table[pid].running)
+    return in_order([member for member in living if member is not None])
+
+
+def named(found: Sequence[Member]) -> str:
+    """Strangers by pid, and why they are left alone. No command lines: they may hold the secret of somebody else."""
+    return "; ".join(
+        f"pid {each.id.pid} {each.beyond}" + (f" (uid {each.uid})" if each.beyond is Beyond.USER else "")
+        for each in found
+    )
 
 
 def in_order(found: Sequence[Member]) -> tuple[Member, ...]:
@@ -91,16 +132,14 @@ def _carries(pid: int, marker: str) -> bool:
 
 
 def _member(stat: Stat) -> Member | None:
-    """The member, or None where the process is not ours to touch, or has just gone."""
+    """The member, or None where it has just gone."""
     pid = stat.id.pid
     status = _status(pid)
-    if "Uid" not in status or not _in_our_namespace(pid, status):
+    if "Uid" not in status:
         return None
     # The real uid: the effective one is root's while a setuid program runs, and a process that can't be dumped
     # makes root the owner of /proc/PID.
     uid = int(status["Uid"].split()[0])
-    if uid != os.getuid():
-        return None
     words = read_proc(pid, "cmdline").decode("utf-8", "replace").rstrip("\0").split("\0")
     return Member(
         id=stat.id,
@@ -110,7 +149,14 @@ def _member(stat: Stat) -> Member | None:
         rss_bytes=stat.rss_bytes,
         cpu_ticks=stat.cpu_ticks,
         state=stat.state,
+        beyond=_beyond(pid, uid, status),
     )
+
+
+def _beyond(pid: int, uid: int, status: Mapping[str, str]) -> Beyond | None:
+    if uid != os.getuid():
+        return Beyond.USER
+    return None if _in_our_namespace(pid, status) else Beyond.NAMESPACE
 
 
 def _status(pid: int) -> dict[str, str]:

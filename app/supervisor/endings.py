@@ -33,7 +33,8 @@ def judge(run: Run, records: Iterable[OrderRecord]) -> Verdict:
     status = run.situation.endings.get(generation)
     stopped_by = _stopped_by(run, records, generation)
     if run.situation.interrupts:
-        return Verdict(cause=Cause.USER_STOP, evidence="stopped by a person", exit_code=STOPPED_BY_PERSON, waits=False)
+        text = f"a person stopped what is ours; {run.lives_on}" if run.lives_on else "stopped by a person"
+        return Verdict(cause=Cause.USER_STOP, evidence=text, exit_code=STOPPED_BY_PERSON, waits=False)
     if stopped_by is not None:
         failed_launch = stopped_by.order.kind is OrderKind.REPLACE and "stop" in stopped_by.outcomes
         text = f"stopped by order {stopped_by.order.order_id}"

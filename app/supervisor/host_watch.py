@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunewarden.processes.identity import ProcessId, read_proc
-from tunewarden.processes.tree import Member, members
+from tunewarden.processes.tree import Member, members, strangers
 from tunewarden.sampling.gpu import GpuReading, open_gpu_source
 from tunewarden.supervisor.cards import job_cards
 from tunewarden.supervisor.keeper_link import Situation
@@ -60,6 +60,11 @@ class HostWatch:
                 found = members(roots, self._job_id, subreaper=self.subreaper)
                 self._seen = seen = _Seen(at=now, launcher=launcher, members=found)
             return seen.members
+
+    def strangers(self) -> tuple[Member, ...]:
+        """The living processes of the job that are never signalled, by a fresh look."""
+        launcher = self._situation.launcher
+        return strangers((launcher,) if launcher else (), self._job_id, subreaper=self.subreaper)
 
     def gpus(self, *, fresh: bool = False) -> tuple[GpuReading, ...]:
         """Every card of this host, up to a second ago unless `fresh`; empty where none can be read.

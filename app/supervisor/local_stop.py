@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tunewarden.processes.ending import end_generation, signal_one
 from tunewarden.processes.identity import ProcessId
-from tunewarden.processes.tree import Member
+from tunewarden.processes.tree import Member, named
 from tunewarden.supervisor.control import Mode
 from tunewarden.supervisor.run import Run
 
@@ -26,7 +26,21 @@ def stop_locally(run: Run) -> None:
         _gently(run)
     if run.situation.interrupts >= 2 or run.host.members(fresh=True):
         _firmly(run)
-    while not run.situation.ended and not run.situation.keeper_lost:
+    _see_it_end(run)
+
+
+def _see_it_end(run: Run) -> None:
+    """Wait for the launcher's end. What is not ours to end is told, at each press again: nobody calls that stopped."""
+    told = 0
+    while True:
+        presses = max(1, run.situation.interrupts)
+        if presses > told:
+            told = presses
+            run.lives_on = named(run.host.strangers())
+            if run.lives_on:
+                run.say(f"not stopped: {run.lives_on}; tunewarden never signals it: stop it by hand")
+        if run.situation.ended or run.situation.keeper_lost:
+            return
         run.pump(_TICK_S)
 
 

@@ -10,6 +10,7 @@ from tunewarden.domain.order import Order, OrderKind, Phase
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.supervisor.execution import Done, Execution, Superseded
+from tunewarden.supervisor.phase_stop import check_reach
 from tunewarden.supervisor.run import SHELLS
 from tunewarden.trainers.beside import name_beside, write_beside
 from tunewarden.trainers.recipe import ConfigPlan, Recipe
@@ -29,6 +30,8 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
     ex.run.observe()
     check_target(ex)
     check_channel(ex)
+    if ex.order.kind is not OrderKind.SAVE:
+        check_reach(ex)
     check_room(ex)
     argv = list(ex.run.generation().argv)
     if ex.order.kind is not OrderKind.REPLACE or not ex.order.knobs:

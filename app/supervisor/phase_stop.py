@@ -6,14 +6,24 @@ from typing import Any
 from tunewarden.domain.order import Phase
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
-from tunewarden.processes.ending import end_generation
-from tunewarden.processes.identity import ProcessId
+from tunewarden.processes.ending import Ended, end_generation, thaw
+from tunewarden.processes.identity import ProcessId, read_stat
+from tunewarden.processes.tree import named
 from tunewarden.supervisor.cards import held_by_others
 from tunewarden.supervisor.execution import Done, Execution
 
 _TERM_S = 10.0
 _KILL_S = 5.0
 _REAPED_S = 5.0  # how long the keeper may take to say how the launcher ended
+_HIDDEN = "the keeper was gone: what left the job's tree and hid its marker could not be seen"
+
+
+def check_reach(ex: Execution) -> None:
+    """A job is stopped whole or not at all. Raises Refused(still_alive) where a part of it is never signalled."""
+    strangers = ex.run.host.strangers()
+    if strangers:
+        text = f"{named(strangers)}: tunewarden never signals it, so the job is left as it was; stop it by hand"
+        raise Refused(Reason.STILL_ALIVE, text)
 
 
 def intend(ex: Execution) -> dict[str, Any]:
@@ -45,9 +55,12 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
         subreaper=ex.run.host.subreaper,
     )
     if ended.survivors:
-        names = ", ".join(str(each.pid) for each in ended.survivors)
-        raise Refused(Reason.STILL_ALIVE, f"still alive after the stop: pid {names}; look at them on the host")
+        thaw(ended.frozen)  # no second try is ours to make: frozen, the job could not even end by itself
+        raise Refused(Reason.STILL_ALIVE, f"still alive after the stop: {_survivors(ended)}; look at them on the host")
     _wait_for_status(ex)
+    if launcher is not None and _may_live(ex, launcher):
+        text = f"nobody saw the launcher (pid {launcher.pid}) end: it may run where /proc hides it; look on the host"
+        raise Refused(Reason.STILL_ALIVE, text)
     pids = sorted({each[0] for each in intent["members"]} | {each.pid for each in ended.pids})
     status = ex.run.situation.endings.get(ex.order.generation)
     detail = {
@@ -56,7 +69,23 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
         "unsaved_steps": intent["unsaved_steps"],
         "without_pidfd": ended.without_pidfd,
     }
+    if ex.run.situation.keeper_lost:
+        detail |= {"keeper_lost": True, "text": _HIDDEN}
     return Done(facts={"exit_status": status}, report=Phase.STOPPED, detail=detail)
+
+
+def _survivors(ended: Ended) -> str:
+    strangers = {each.id for each in ended.beyond_reach}
+    ours = [f"pid {each.pid}" for each in ended.survivors if each not in strangers]
+    return "; ".join([*ours, *([named(ended.beyond_reach)] if strangers else [])])
+
+
+def _may_live(ex: Execution, launcher: ProcessId) -> bool:
+    """Whether the launcher lives, or was neither seen dead nor reaped by a keeper that would have told us."""
+    stat = read_stat(launcher.pid)
+    if stat is not None and stat.id == launcher:
+        return stat.running
+    return not ex.run.situation.ended and not ex.run.situation.keeper_lost
 
 
 def _wait_for_status(ex: Execution) -> None:

@@ -81,6 +81,7 @@ def _check_save(ex: Execution) -> None:
 def _check_stop(ex: Execution) -> None:
     if not _saves(ex.order):  # else the save was the first act, and had its check
         ex.check_moment()
+    phase_stop.check_reach(ex)
 
 
 def _check_launch(ex: Execution) -> None:

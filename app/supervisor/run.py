@@ -55,6 +55,7 @@ class Run:
     monotonic: Callable[[], float] = time.monotonic
     waiting: bool = False  # the last generation is dead and an order may launch the next
     over: bool = False
+    lives_on: str = ""  # what of the job a person's stop could not end, in words
     _watch: GenerationWatch | None = field(default=None, repr=False)
     _drain: Drain | None = field(default=None, repr=False)
 

@@ -23,7 +23,7 @@ from tunewarden.processes.identity import (
     pid_namespace,
     read_stat,
 )
-from tunewarden.processes.tree import Member, members
+from tunewarden.processes.tree import Beyond, Member, members, named, strangers
 
 MARKER = f"job{os.getpid()}"
 
@@ -246,6 +246,74 @@ def test_a_process_of_another_pid_namespace_is_never_a_member(job: Job, monkeypa
     monkeypatch.setattr(tree, "own_namespace", lambda: 54321)
 
     assert members((job.launcher,), MARKER) == ()
+
+
+# A user and a pid namespace that are not ours need root; any user may make a pid namespace below a user namespace.
+ELSEWHERE = {
+    Beyond.USER: ("setpriv", "--reuid=65534", "--clear-groups"),
+    Beyond.NAMESPACE: ("unshare", "-pf"),
+}
+FOREIGN = ELSEWHERE if os.getuid() == 0 else {Beyond.NAMESPACE: ("unshare", "-Upf")}
+
+
+class ForeignJob:
+    """A shell of ours, and a `sleep` below it that is not ours to signal."""
+
+    def __init__(self, folder: Path, beyond: Beyond) -> None:
+        self.beyond = beyond
+        words = " ".join(FOREIGN[beyond])
+        self.process = subprocess.Popen(
+            ["sh", "-c", f"{words} sleep 600; touch went-on"],
+            cwd=folder,
+            env={**os.environ, "TUNEWARDEN_JOB": MARKER},
+        )
+        self.launcher = known(self.process.pid)
+        self.stranger = eventually(self._find).id
+
+    def _find(self) -> Member | None:
+        found = strangers((self.launcher,), MARKER)
+        return found[-1] if found and found[-1].cmdline[0] == "sleep" else None
+
+    def clear(self) -> None:
+        for process in (self.launcher, self.stranger):
+            signal_one(process, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(params=FOREIGN, ids=lambda beyond: beyond.name)
+def foreign_job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ForeignJob]:
+    """sh -> a launcher that goes elsewhere -> sleep."""
+    made = ForeignJob(tmp_path, request.param)
+    yield made
+    made.clear()
+
+
+def test_what_runs_elsewhere_is_a_stranger_of_the_job(foreign_job: ForeignJob) -> None:
+    """A process below the launcher that dropped its user, or has pids of its own: known, named, and no member."""
+    found = strangers((foreign_job.launcher,), MARKER)
+
+    assert [(each.id, each.beyond) for each in found] == [(foreign_job.stranger, foreign_job.beyond)]
+    assert foreign_job.stranger.pid not in pids(members((foreign_job.launcher,), MARKER))
+    assert named(found).startswith(f"pid {foreign_job.stranger.pid} {foreign_job.beyond}")
+
+
+def test_a_stranger_survives_the_end_of_its_job(foreign_job: ForeignJob) -> None:
+    """What is ours ends; the stranger is never signalled, and nobody calls the job complete."""
+    ended = end_generation(foreign_job.launcher, [], MARKER)
+
+    assert (alive(foreign_job.launcher), alive(foreign_job.stranger), ended.complete) == (False, True, False)
+    assert ended.survivors == (foreign_job.stranger,)
+    assert [each.beyond for each in ended.beyond_reach] == [foreign_job.beyond]
+
+
+def test_a_launcher_of_another_user_is_a_stranger(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole job is somebody else's: nothing of it is signalled, all of it survives."""
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+
+    ended = job.end()
+
+    assert {each.pid for each in ended.survivors} >= {job.process.pid, *job.pids.values()}
+    assert (ended.pids, sorted(job.living())) == ((), sorted(NAMES))
 
 
 def test_nothing_of_a_generation_is_left(job: Job, sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
