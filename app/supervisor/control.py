@@ -1,15 +1,20 @@
 """The control directory of one generation, from the agent's side. See docs/reference/control-directory.md."""
 
-import json
-import os
-import tempfile
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-_MAX_BYTES = 1 << 20  # the job writes these files: a reader takes no more than this
+from tunewarden.domain.reason import Reason
+from tunewarden.errors import Refused
+from tunewarden.supervisor.control_file import absolute_path, number, read_object, text, whole_number, write_object
+
+_MOST_NAMES = 32  # of what a trainer says it can do
+_NAME_CHARS = 64
+_ERROR_CHARS = 2000
+_CRASH_CHARS = 16 * 1024  # before any search in it
 
 
 class Mode(StrEnum):
@@ -37,7 +42,11 @@ class State:
     @property
     def whole(self) -> bool:
         """Whether what is named is there, and not under a partial name."""
-        return not self.path.name.endswith(".partial") and self.path.exists()
+        try:
+            # A mount's root is no state, and measuring it would be measuring the disk.
+            return not self.path.name.endswith(".partial") and self.path.exists() and not self.path.is_mount()
+        except OSError:  # a name that is too long, a folder that may not be looked into
+            return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +84,10 @@ class Ranks:
 
 @dataclass(frozen=True)
 class ControlDirectory:
-    """`path` is `<run>/g<N>`. Reading never fails: what is absent, half or not understood reads as None."""
+    """`path` is `<run>/g<N>`. Reading never fails: what is absent, half or not understood reads as None.
+
+    What writes raises Refused, with the file's path, where the host does not let it.
+    """
 
     path: Path
 
@@ -84,34 +96,34 @@ class ControlDirectory:
         if raw is None or raw.get("protocol") != 1:
             return None
         can = raw.get("can")
-        names = frozenset(each for each in can if isinstance(each, str)) if isinstance(can, list) else frozenset()
-        return Hello(can=names, pid=_whole(raw.get("pid")))
+        said = can[:_MOST_NAMES] if isinstance(can, list) else []
+        names = frozenset(name for each in said if (name := text(each, _NAME_CHARS)) is not None)
+        return Hello(can=names, pid=whole_number(raw.get("pid")))
 
     def ranks(self) -> Ranks:
         pids, multi_node = [], False
         for file in sorted(self.path.glob("pid.*.json")):
             raw = self._read(file.name) or {}
-            pid = _whole(raw.get("pid"))
+            pid = whole_number(raw.get("pid"))
             if pid is not None:
                 pids.append(pid)
-            world, local = _whole(raw.get("world_size")), _whole(raw.get("local_world_size"))
+            world, local = whole_number(raw.get("world_size")), whole_number(raw.get("local_world_size"))
             multi_node = multi_node or (world is not None and local is not None and world > local)
         return Ranks(pids=tuple(pids), multi_node=multi_node)
 
     def progress(self) -> Progress | None:
         raw = self._read("progress.json")
-        step = _whole(raw.get("step")) if raw else None
+        step = whole_number(raw.get("step")) if raw else None
         if raw is None or step is None:
             return None
-        phase = raw.get("phase")
         return Progress(
             step=step,
-            total_steps=_whole(raw.get("total_steps")),
-            phase=phase if isinstance(phase, str) else None,
-            loss=_number(raw.get("loss")),
-            step_seconds_sum=_number(raw.get("step_seconds_sum")),
-            step_seconds_count=_whole(raw.get("step_seconds_count")),
-            data_wait_seconds_sum=_number(raw.get("data_wait_seconds_sum")),
+            total_steps=whole_number(raw.get("total_steps")),
+            phase=text(raw.get("phase"), _NAME_CHARS),
+            loss=number(raw.get("loss")),
+            step_seconds_sum=number(raw.get("step_seconds_sum")),
+            step_seconds_count=whole_number(raw.get("step_seconds_count")),
+            data_wait_seconds_sum=number(raw.get("data_wait_seconds_sum")),
             last_state=_state(raw.get("last_state")),
         )
 
@@ -120,8 +132,7 @@ class ControlDirectory:
 
     def crash(self) -> str | None:
         """The exception that the trainer wrote about when it died."""
-        error = (self._read("crash.json") or {}).get("error")
-        return error if isinstance(error, str) else None
+        return text((self._read("crash.json") or {}).get("error"), _CRASH_CHARS)
 
     def receipt(self, request_id: str) -> Receipt | None:
         """The answer to this request; an answer to another request is none."""
@@ -130,22 +141,22 @@ class ControlDirectory:
             return None
         state = _state(raw)
         ok = raw.get("ok") is True
-        error = raw.get("error") if isinstance(raw.get("error"), str) else ""
+        error = text(raw.get("error"), _ERROR_CHARS) or ""
         if ok and state is None:
             ok, error = False, "the receipt names no step and path"
         return Receipt(
             request_id=request_id,
             ok=ok,
             state=state if ok else None,
-            seconds=_number(raw.get("seconds")),
-            error=str(error),
+            seconds=number(raw.get("seconds")),
+            error=error,
         )
 
     def ask(self, request_id: str, mode: Mode) -> None:
         """Put a stop request where the trainer looks. A request that is there or taken already is left alone."""
         if self.asked(request_id):
             return
-        self._write("stop", {"request_id": request_id, "mode": mode})
+        self._write("stop", {"request_id": request_id, "mode": mode}, Reason.SAVE_FAILED)
 
     def asked(self, request_id: str) -> bool:
         """Whether this request was put here before, wherever it is now."""
@@ -165,17 +176,34 @@ class ControlDirectory:
         return self._names("stop.withdrawn", request_id)
 
     def withdraw(self, request_id: str) -> bool:
-        """Take the request back. False: the trainer took it first. The rename decides, exactly one wins."""
+        """Take the request back. False: the trainer took it first. The rename decides, exactly one wins.
+
+        Raises Refused where it can't be put aside: it is deleted then, or the refusal says that it is still there.
+        """
+        stop, aside = self.path / "stop", self.path / "stop.withdrawn"
         try:
-            (self.path / "stop").rename(self.path / "stop.withdrawn")
+            stop.rename(aside)
         except FileNotFoundError:
             return self.withdrawn(request_id)
+        except OSError as error:
+            return self._delete_request(stop, error)
         return True
+
+    def _delete_request(self, stop: Path, why: OSError) -> bool:
+        try:
+            stop.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            said = f"the request to save can't be withdrawn ({error}): {stop} is still there, the job may yet take it"
+            raise Refused(Reason.UNCERTAIN, said) from error
+        raise Refused(Reason.SAVE_FAILED, f"the request to save was deleted, not put aside: {why}") from why
 
     def write_resume(self, state: State, from_generation: int) -> None:
         self._write(
             "resume.json",
             {"protocol": 1, "step": state.step, "path": str(state.path), "from_generation": from_generation},
+            Reason.UNCERTAIN,
         )
 
     def resume(self) -> State | None:
@@ -187,37 +215,19 @@ class ControlDirectory:
         return raw is not None and raw.get("request_id") == request_id
 
     def _read(self, name: str) -> dict[str, Any] | None:
+        return read_object(self.path / name)
+
+    def _write(self, name: str, content: Mapping[str, Any], otherwise: Reason) -> None:
         try:
-            with (self.path / name).open("rb") as file:
-                raw = json.loads(file.read(_MAX_BYTES))
-        except (OSError, ValueError, RecursionError):
-            return None
-        return raw if isinstance(raw, dict) else None
-
-    def _write(self, name: str, content: Mapping[str, Any]) -> None:
-        descriptor, temp = tempfile.mkstemp(prefix=f".{name}.", dir=self.path)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temp).replace(self.path / name)
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _number(value: object) -> float | None:
-    """A finite number. NaN and infinity are no JSON, and the service would refuse the whole message."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) < float("inf") else None
+            write_object(self.path / name, content)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            said = f"{self.path / name} can't be written: {error.strerror}"
+            raise Refused(Reason.NO_DISK_SPACE if full else otherwise, said) from error
 
 
 def _state(raw: object) -> State | None:
     if not isinstance(raw, dict):
         return None
-    step, path = _whole(raw.get("step")), raw.get("path")
-    if step is None or not isinstance(path, str) or not path.startswith("/") or "\0" in path:
-        return None
-    return State(step=step, path=Path(path))
+    step, path = whole_number(raw.get("step")), absolute_path(raw.get("path"))
+    return State(step=step, path=path) if step is not None and path is not None else None

@@ -1,6 +1,9 @@
 """The agent's journal: what a kill leaves of it is read back, and nothing is announced before it is on disk."""
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,3 +66,43 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     journal(tmp_path / "j")
 
     assert (tmp_path / "j").stat().st_mode & 0o777 == 0o600
+
+
+@contextmanager
+def room(most: int) -> Iterator[None]:
+    """No file of this process grows beyond so many bytes: the write that crosses it is cut short, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_was_cut_short_leaves_no_half_line(tmp_path: Path) -> None:
+    """The intent that comes after a full disk is on a line of its own, and is read back."""
+    first = journal(tmp_path / "j")
+    first.append("o-1", "plan", Kind.INTENT)
+    with room((tmp_path / "j").stat().st_size + 20), pytest.raises(OSError, match="too large"):
+        first.append("o-1", "plan", Kind.ACKED)
+    trouble = first.trouble
+    first.append("o-1", "stop", Kind.INTENT)
+    second = journal(tmp_path / "j")
+
+    assert (trouble, first.trouble) == ("File too large", "")
+    assert not second.damaged
+    assert [(each.seq, each.phase) for each in second.entries()] == [(1, "plan"), (2, "stop")]
+    assert first.entries() == second.entries()
+
+
+def test_what_is_so_already_is_kept_where_the_disk_is_full(tmp_path: Path) -> None:
+    """A note is there at once, and on disk, in its place, with the first write that goes through."""
+    first = journal(tmp_path / "j")
+    with room(10):
+        first.note("event", {"n": 1})
+        first.keep("o-1", "refused", Kind.ENDED, {})
+    held = len(first.entries())
+    first.append("o-2", "accept", Kind.INTENT)
+
+    assert held == 2
+    assert [each.phase for each in journal(tmp_path / "j").entries()] == ["event", "refused", "accept"]
