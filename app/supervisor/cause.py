@@ -34,19 +34,24 @@ class Ending:
     near_end: bool | None
 
 
+# What a job prints is judged within bounds, and each pattern below is linear: no quantifier overlaps another.
+_TAIL_CHARS = 64 * 1024
+_LINE_CHARS = 4 * 1024
+_CRASH_CHARS = 16 * 1024
+_LINE_ENDS = re.compile(r"[\r\n]+")
 # "torch.OutOfMemoryError: CUDA out of memory. ..." (torch >= 2.5), "torch.cuda.OutOfMemoryError: ..." and
 # "RuntimeError: CUDA out of memory. ..." before; HIP is what ROCm says.
-_OOM = re.compile(
-    r"(?:OutOfMemoryError|RuntimeError|AcceleratorError)\b.*\b(?:CUDA|HIP) out of memory"
-    r"|(?:OutOfMemoryError)\b.*out of memory"
-    r"|(?:CUDA|HIP) error: out of memory"
+_ERROR_NAME = re.compile(r"(?:OutOfMemoryError|RuntimeError|AcceleratorError)\b", re.IGNORECASE)
+_CARD_FULL = re.compile(r"\b(?:CUDA|HIP) out of memory", re.IGNORECASE)
+_OOM_NAME = re.compile(r"OutOfMemoryError\b", re.IGNORECASE)
+_OOM_STATUS = re.compile(
+    r"(?:CUDA|HIP) error: out of memory"
     r"|CUBLAS_STATUS_ALLOC_FAILED"
     r"|cuDNN error: CUDNN_STATUS_(?:NOT_SUPPORTED|ALLOC_FAILED)",
     re.IGNORECASE,
 )
-_EXCEPTION = re.compile(
-    r"^(?:\[?rank\s?\d+\]?:\s*)?(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit)(?::|$)"
-)
+_EXCEPTION = re.compile(r"(?:\[?rank\s?\d+\]?:\s*)?([A-Za-z_][\w.]*)(?::|$)")
+_EXCEPTION_ENDS = ("Error", "Exception", "Interrupt", "Exit")
 # What launchers add after the trainer's own traceback: not a cause.
 _LAUNCHER = re.compile(r"CalledProcessError|ChildFailedError")
 _KILLED = re.compile(
@@ -59,12 +64,20 @@ _FOREIGN_SIGNALS = frozenset({1, 2, 9, 15})
 
 def is_oom_line(line: str) -> bool:
     """Whether a printed line says that the card had no memory left."""
-    return _OOM.search(line) is not None
+    if _OOM_STATUS.search(line):
+        return True
+    if "out of memory" not in line.lower():
+        return False
+    named, oom = _ERROR_NAME.search(line), _OOM_NAME.search(line)
+    if named is not None and _CARD_FULL.search(line, named.end()):
+        return True
+    return oom is not None and "out of memory" in line[oom.end() :].lower()
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a log, where a progress bar's carriage return ends one as well."""
-    return [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    """The lines of a log, each cut at 4 KiB, where a progress bar's carriage return ends one as well."""
+    cut = (line[:_LINE_CHARS].strip() for line in _LINE_ENDS.split(text))
+    return [line for line in cut if line]
 
 
 def cause_of(ending: Ending) -> tuple[Cause, str]:
@@ -76,7 +89,7 @@ def cause_of(ending: Ending) -> tuple[Cause, str]:
         return Cause.UNKNOWN, "the exit status is unknown: the keeper was gone"
     if ending.exit_status == 0:
         return _good_end(ending)
-    lines = [line for line in lines_of(ending.tail) if not line.startswith(SAID_BY_US)]
+    lines = [line for line in lines_of(ending.tail[-_TAIL_CHARS:]) if not line.startswith(SAID_BY_US)]
     oom = _oom_evidence(ending, lines)
     if oom is not None:
         return Cause.CUDA_OOM, oom
@@ -97,7 +110,8 @@ def _good_end(ending: Ending) -> tuple[Cause, str]:
 
 def _oom_evidence(ending: Ending, lines: list[str]) -> str | None:
     if ending.crash is not None:
-        return _short(ending.crash) if is_oom_line(ending.crash.replace("\n", " ")) else None
+        crash = ending.crash[:_CRASH_CHARS]
+        return _short(crash) if is_oom_line(crash.replace("\n", " ")) else None
     if _signal_of(ending.exit_status or 0) in _FOREIGN_SIGNALS:
         return None
     last = _last_exception(lines)
@@ -113,9 +127,16 @@ def _oom_evidence(ending: Ending, lines: list[str]) -> str | None:
 def _last_exception(lines: list[str]) -> int | None:
     """The place of the last line that names an exception of the trainer's own."""
     for index in range(len(lines) - 1, -1, -1):
-        if _EXCEPTION.match(lines[index]) and not _LAUNCHER.search(lines[index]):
+        if _names_exception(lines[index]) and not _LAUNCHER.search(lines[index]):
             return index
     return None
+
+
+def _names_exception(line: str) -> bool:
+    """Whether a line begins as a traceback's last one does: `KeyError: 'x'`, `[rank0]: torch.OutOfMemoryError: …`."""
+    found = _EXCEPTION.match(line)
+    name = found[1].rpartition(".")[2] if found else ""
+    return name.endswith(_EXCEPTION_ENDS) and name not in _EXCEPTION_ENDS and not name[0].isdigit()
 
 
 def _signal_of(status: int) -> int | None:
@@ -126,4 +147,4 @@ def _signal_of(status: int) -> int | None:
 
 
 def _short(text: str) -> str:
-    return " ".join(text.split())[:500]
+    return " ".join(text[:_CRASH_CHARS].split())[:500]

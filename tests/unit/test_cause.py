@@ -1,5 +1,7 @@
 """Why a generation ended, decided from texts that real trainers print."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,3 +143,55 @@ def test_the_tail_is_bounded(tmp_path: Path) -> None:
     log.read()
 
     assert len(log.tail()) == TAIL_BYTES
+
+
+HOSTILE = """
+from tunewarden.supervisor.cause import Ending, cause_of, is_oom_line
+text = {text!r} * ((1 << 20) // len({text!r}))
+is_oom_line(text)
+for crash, tail in ((text, ""), (None, text), (None, text + "\\n" + text)):
+    cause_of(Ending(exit_status=1, crash=crash, tail=tail, near_end=None))
+"""
+
+
+@pytest.mark.parametrize("text", ["RuntimeError ", "OutOfMemoryError ", "a.", "Killed  ", "exitcode  : "])
+def test_a_hostile_mebibyte_is_judged_at_once(text: str) -> None:
+    """What a job prints can't keep the agent busy: the work grows with the text, never with its square."""
+    judge = [sys.executable, "-E", "-P", "-c", HOSTILE.format(text=text)]
+
+    assert subprocess.run(judge, timeout=5, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("OutOfMemoryError: HIP out of memory", True),
+        ("RuntimeError: x; cuda OUT OF MEMORY", True),
+        ("CUDA out of memory, said before RuntimeError", False),
+        ("RuntimeError: out of memory", False),
+        ("RuntimeErrors: CUDA out of memory", False),
+    ],
+)
+def test_the_order_of_words_in_an_oom_line(line: str, expected: bool) -> None:
+    """The exception's name comes first, then the card that is full."""
+    assert is_oom_line(line) is expected
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("ValueError: x", True),
+        ("[rank1]: a.b.ValueError: x", True),
+        ("rank 1: KeyboardInterrupt", True),
+        ("SystemExit", True),
+        ("Error: x", False),
+        ("a ValueError: x", False),
+        ("ValueErrors: x", False),
+        ("ValueError x", False),
+    ],
+)
+def test_the_line_that_names_an_exception(line: str, named: bool) -> None:
+    """It is the evidence before the last line is."""
+    _, evidence = cause_of(ending(1, f"{line}\nthe end"))
+
+    assert evidence == (line if named else "the end")
