@@ -92,6 +92,8 @@ class Service:
             return {}
         try:
             token = self._token_file.read_text(encoding="utf-8").strip()
+        except FileNotFoundError as error:
+            raise NoToken(f"no token lies in {self._token_file} (`tunewarden serve` makes it, on its host)") from error
         except OSError as error:
             raise NoToken(f"the token in {self._token_file} can't be read ({error.strerror})") from error
         return {"Authorization": f"Bearer {token}"}

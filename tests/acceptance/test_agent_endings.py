@@ -1,17 +1,19 @@
 """How a run ends: by itself, by a person, by out-of-memory, without a service, without a keeper."""
 
 import os
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.acceptance.agent_world import World, eventually, world
-from tunewarden.processes.identity import alive
+from tunewarden.processes.ending import signal_one
+from tunewarden.processes.identity import ProcessId, alive, identify, read_proc
 
 TINY = str(Path(__file__).with_name("tiny_trainer.py"))
 OOM = {"activation_mb_per_sample": 1, "leak_mb_per_step": 1, "oom_at_mb": 64, "save_steps": 5, "epochs": 1}
@@ -342,6 +344,19 @@ def test_a_person_hears_that_the_token_is_refused(run: World) -> None:
     ]
 
 
+def test_a_person_hears_that_there_is_no_token(run: World) -> None:
+    """The line names the file, and what makes it."""
+    run.service.down = True
+    run.start()
+    (run.folder / "token").unlink()
+    eventually(lambda: said(run), what="the token")
+
+    assert said(run) == [
+        f"tunewarden: no token lies in {run.folder / 'token'} (`tunewarden serve` makes it, on its host): "
+        "this run is not watched until that is mended"
+    ]
+
+
 def test_a_proxy_is_not_asked_for_loopback(run: World) -> None:
     """http_proxy in the environment leads nowhere; the agent reaches the service all the same."""
     run.start(
@@ -395,6 +410,82 @@ def test_a_keeper_that_is_killed(run: World) -> None:
     assert run.members() == []
     assert ended(run)["exit_status"] is None
     eventually(lambda: not alive(run.identity("agent")), what="the agent ends")
+
+
+# A process that is not ours to signal: as root of another user, else in a pid namespace of its own.
+ELSEWHERE = "setpriv --reuid=65534 --clear-groups" if os.getuid() == 0 else "unshare -Upf"
+OWN_PIDS = "unshare -pf" if os.getuid() == 0 else "unshare -Upf"
+
+
+@pytest.fixture
+def asleep(run: World) -> Iterator[Callable[[str], ProcessId]]:
+    """The process of this run's session or job that sleeps so many seconds, once it does. It is killed in the end."""
+    found: list[ProcessId] = []
+
+    def find(seconds: str) -> ProcessId:
+        def look() -> list[ProcessId]:
+            pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+            return [
+                process
+                for pid in pids
+                if read_proc(pid, "cmdline") == f"sleep\0{seconds}\0".encode() and (process := identify(pid))
+            ]
+
+        found.extend(eventually(look, what=f"sleep {seconds}"))
+        (process,) = found
+        return process
+
+    yield find
+    for each in found:
+        signal_one(each, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("program", [ELSEWHERE, OWN_PIDS])
+@pytest.mark.parametrize("launcher", ["sh -c '{}; touch went-on'", "{}"])
+def test_a_job_that_is_not_all_ours_is_not_stopped(
+    run: World, asleep: Callable[[str], ProcessId], program: str, launcher: str
+) -> None:
+    """A part of the job runs as another user, or has pids of its own: the order is refused, the job is left as it was.
+
+    Ctrl-C ends what is ours, names what lives on, and never says that it has stopped.
+    """
+    seconds = f"{4000 + os.getpid() % 1000}.{len(program) + len(launcher)}"
+    run.start(shlex.split(launcher.format(f"{program} sleep {seconds}")))
+    stranger = asleep(seconds)
+    ours = run.members()
+
+    run.issue("o-1", "stop", save_first=False, lose_unsaved=True)
+    refused = run.service.until(lambda: run.service.reported("o-1").get("refused"), 20, "refused")
+    left_as_it_was = (run.members(), alive(stranger))
+    run.interrupt()
+    eventually(lambda: said(run), what="an answer")
+    run.interrupt()
+    eventually(lambda: any("not stopped" in line for line in said(run)), what="not stopped")
+    lives_on = alive(stranger)
+    signal_one(stranger, signal.SIGKILL)
+
+    assert (refused["reason"], left_as_it_was, lives_on) == ("still_alive", (ours, True), True)
+    assert f"pid {stranger.pid} runs " in refused["detail"]["text"]
+    assert any(f"not stopped: pid {stranger.pid} runs " in line for line in said(run))
+    assert run.exit_code() == 130
+    assert f"pid {stranger.pid} runs " in ended(run)["evidence"]
+    assert not (run.folder / "went-on").exists()
+
+
+def test_a_keeper_that_is_gone_is_told_with_the_stop(run: World, asleep: Callable[[str], ProcessId]) -> None:
+    """What hid its marker and left the tree can't be seen then: the report says so."""
+    seconds = f"{6000 + os.getpid() % 1000}"
+    run.start(["bash", "-c", f"(setsid env -i sleep {seconds} &); exec sleep 600"])
+    hidden = asleep(seconds)
+    assert run.process is not None
+    os.kill(run.process.pid, signal.SIGKILL)
+
+    run.issue("o-1", "stop", save_first=False, lose_unsaved=True)
+    stopped = run.service.until_report("o-1", "stopped")
+
+    assert alive(hidden)
+    assert stopped["detail"]["keeper_lost"] is True
+    assert "could not be seen" in stopped["detail"]["text"]
 
 
 def test_a_job_that_ends_after_its_keeper(run: World) -> None:
