@@ -440,6 +440,15 @@ def asleep(run: World) -> Iterator[Callable[[str], ProcessId]]:
         signal_one(each, signal.SIGKILL)
 
 
+def press(run: World) -> None:
+    """Ctrl-C, and wait until `run` has answered it or is over."""
+    assert run.process is not None
+    lines = len(said(run))
+    if run.process.poll() is None:
+        run.interrupt()
+        eventually(lambda: len(said(run)) > lines or (run.process and run.process.poll() is not None), what="an answer")
+
+
 @pytest.mark.parametrize("program", [ELSEWHERE, OWN_PIDS])
 @pytest.mark.parametrize("launcher", ["sh -c '{}; touch went-on'", "{}"])
 def test_a_job_that_is_not_all_ours_is_not_stopped(
@@ -457,9 +466,8 @@ def test_a_job_that_is_not_all_ours_is_not_stopped(
     run.issue("o-1", "stop", save_first=False, lose_unsaved=True)
     refused = run.service.until(lambda: run.service.reported("o-1").get("refused"), 20, "refused")
     left_as_it_was = (run.members(), alive(stranger))
-    run.interrupt()
-    eventually(lambda: said(run), what="an answer")
-    run.interrupt()
+    for _ in range(3):  # unshare is deaf to TERM
+        press(run)
     eventually(lambda: any("not stopped" in line for line in said(run)), what="not stopped")
     lives_on = alive(stranger)
     signal_one(stranger, signal.SIGKILL)
