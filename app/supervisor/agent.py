@@ -28,7 +28,7 @@ from tunewarden.supervisor.order_poll import OrderPoll
 from tunewarden.supervisor.orders import OrderRecord, parse_order, records
 from tunewarden.supervisor.outbox import EVENT, Letter, Outbox
 from tunewarden.supervisor.run import Run
-from tunewarden.supervisor.run_folder import RunFolder, read_identity
+from tunewarden.supervisor.run_folder import RunFolder
 from tunewarden.supervisor.service_watch import ServiceWatch
 from tunewarden.supervisor.spec import RunSpec
 
@@ -51,12 +51,11 @@ class Agent:
         spec = RunSpec.read(folder)
         journal = Journal(folder.journal_file, boot_id=boot_id(), monotonic=time.monotonic)
         self._service = Service(spec.url, spec.token_file, spec.job_id)
-        keeper = read_identity(folder.keeper_file)
         host = HostWatch(
             job_id=spec.job_id,
             simulate_gpu=spec.simulate_gpu,
             situation=link.situation,
-            keeper_pid=keeper.pid if keeper else None,
+            keeper_pid=link.keeper.pid if link.keeper else None,
             trainers=lambda: [process.pid for process in self.run.trainers()],
         )
         outbox = Outbox(self._service, journal, on_unknown_job=self._register_again, on_answer=link.wake)
@@ -239,6 +238,9 @@ class Agent:
         generation = situation.generation
         heard_by = time.monotonic() + _ACKNOWLEDGED_S
         while time.monotonic() < deadline and not situation.interrupts and not situation.keeper_lost:
+            if situation.generation > generation:  # launched after all, late, for an order that had given it up
+                self._heartbeat.register_again()
+                return
             answer = self.run.outbox.answer(event_id, EVENT)
             if answer is None and time.monotonic() >= heard_by:
                 return  # the service is away: the job's end is not held up

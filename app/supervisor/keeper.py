@@ -25,7 +25,7 @@ from tunewarden.supervisor.keeper_launch import environment_at_start
 from tunewarden.supervisor.keeper_log import SAID_BY_US, OomWatch, OutputLog
 from tunewarden.supervisor.keeper_signals import Signals, stop_ourselves
 from tunewarden.supervisor.keeper_streams import Source, stay_open, wire
-from tunewarden.supervisor.run_folder import RunFolder, write_identity
+from tunewarden.supervisor.run_folder import RunFolder, lock_file, name_fits, unlock, write_identity
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ALONE_S = 10.0  # after the job's end, how long an agent may take to come back before the run ends without one
@@ -40,7 +40,9 @@ class Keeper:
 
     def __init__(self, folder: RunFolder, lock_fd: int, agent_argv: Sequence[str]) -> None:
         self._folder = folder
+        # Read once: the job may write into this folder, and what it writes there decides nothing.
         self._spec = folder.read_spec()
+        self._lock_fd = lock_fd
         self._signals = Signals()
         self._wiring = wire()
         self._log = OutputLog(str(folder.log_file))
@@ -57,6 +59,8 @@ class Keeper:
         self._job = Job(folder, self._spec["job_id"], self._wiring, env, self._signals.ignored)
         self._interrupts = 0
         self._acted_alone = False
+        self._unheard: int | None = None  # SIGINT or SIGTERM that the agent was told of and has not heard
+        self._trouble_told = False
         self._finish_code: int | None = None  # what the agent said
         self._exit_code: int | None = None  # set: the run is over, only output is still to be written
         self._closed_at = 0.0
@@ -66,7 +70,8 @@ class Keeper:
         """Carry the job to its end; returns the exit code of `run`."""
         own = identify(os.getpid())
         if own is not None:
-            write_identity(self._folder.keeper_file, own)
+            with contextlib.suppress(OSError):  # a full disk must not end the job
+                write_identity(self._folder.keeper_file, own)
         try:
             self._job.launch(1, self._spec["argv"], {}, self._spec["cwd"])
         except OSError as error:
@@ -78,8 +83,8 @@ class Keeper:
                 self._turn()
         finally:
             self._wiring.give_back_terminal()
-        with contextlib.suppress(OSError):
-            self._folder.lock_file.unlink()
+        if name_fits(self._spec["name"]):
+            unlock(lock_file(self._folder.path.parent.parent, self._spec["name"]), self._lock_fd)
         return self._exit_code or 0
 
     # The loop
@@ -123,8 +128,7 @@ class Keeper:
                 self._on_signal(signum)
         elif fd == self._agent.fd:
             self._agent.flush()
-            for message in self._agent.receive(time.monotonic()):
-                self._on_message(message)
+            self._listen()
         elif keys is not None and fd == keys.terminal.fd and wanted == select.POLLIN:
             keys.take()
             keys.flush()
@@ -140,6 +144,8 @@ class Keeper:
     def _advance(self, now: float) -> None:
         """What is due by now: an agent to start, a run to end."""
         self._agent.end_if_deaf(now)
+        self._give_up_silent_agent(now)
+        self._tell_trouble()
         if self._exit_code is not None:
             if now >= self._closed_at + _LEAVE_S:
                 self._agent.kill()
@@ -154,6 +160,34 @@ class Keeper:
             limit = max(self._job.ended_at, self._agent.lost_at) + _ALONE_S
             if now >= limit or self._agent.next_start > limit:
                 self._close(_STOPPED_BY_CTRL_C if self._acted_alone else self._job.shell_code)
+        elif self._awaits_finish and now >= self._agent.ping_at:
+            self._agent.ask({"type": "ping"}, now)
+
+    @property
+    def _awaits_finish(self) -> bool:
+        """Whether the job has ended and the agent has the next word: only as long as it answers."""
+        return self._job.exit_status is not None and self._finish_code is None and self._agent.fd is not None
+
+    def _give_up_silent_agent(self, now: float) -> None:
+        """An agent that hangs is as good as none: its signals are ours, and another one is started."""
+        if self._agent.silent(now):
+            self._listen()  # we may have been stopped ourselves, with its answer unread
+        if not self._agent.silent(now):
+            return
+        self._log.write(b"tunewarden: the agent did not answer and is started again\n")
+        self._agent.give_up()
+        if self._unheard is not None:
+            self._act_alone(self._unheard)
+
+    def _listen(self) -> None:
+        for message in self._agent.receive(time.monotonic()):
+            self._on_message(message)
+
+    def _tell_trouble(self) -> None:
+        trouble = self._log.trouble or self._agent.trouble
+        if trouble is not None and not self._trouble_told:
+            self._trouble_told = True
+            self._say(f"the run folder {self._folder.path} can't be written ({trouble}): the job goes on")
 
     def _patience_ms(self) -> float | None:
         """How long the next turn may wait: for ever, unless something falls due."""
@@ -163,8 +197,9 @@ class Keeper:
             due.append(self._agent.next_start)
         elif self._agent.pid is not None and self._exit_code is not None:
             due.append(self._closed_at + _LEAVE_S)
-        if self._agent.deaf_until is not None:
-            due.append(self._agent.deaf_until)
+        due.extend(at for at in (self._agent.deaf_until, self._agent.answer_by) if at is not None)
+        if self._awaits_finish and self._exit_code is None:
+            due.append(self._agent.ping_at)
         return max(0.0, min(due) - now) * 1000 + 1 if due else None
 
     def _over(self) -> bool:
@@ -230,31 +265,51 @@ class Keeper:
         if self._exit_code is not None:
             for sink in self._wiring.sinks:
                 sink.lose()
-        elif self._interrupts > 3 or not self._agent.send({"type": "interrupt", "count": self._interrupts}):
-            self._acted_alone = True
-            self._job.signal_all(_SIGNALS_OF_CTRL_C[min(self._interrupts, 3)], self._agent.pid)
+        elif self._interrupts > 3 or not self._ask(signal.SIGINT, {"type": "interrupt", "count": self._interrupts}):
+            self._act_alone(signal.SIGINT)
             if self._interrupts > 3 and self._job.exit_status is not None:
                 self._close(_STOPPED_BY_CTRL_C)
 
     def _terminate(self) -> None:
         self._interrupts = max(self._interrupts, 1)
-        if not self._agent.send({"type": "terminate"}):
-            self._job.signal_all(signal.SIGTERM, self._agent.pid)
+        if not self._ask(signal.SIGTERM, {"type": "terminate"}):
+            self._act_alone(signal.SIGTERM)
+
+    def _ask(self, signum: int, message: Mapping[str, Any]) -> bool:
+        """Leave a signal to the agent. False where there is none."""
+        asked = self._agent.ask(message, time.monotonic())
+        if asked and self._unheard != signal.SIGINT:  # Ctrl-C is counted, and stronger
+            self._unheard = signum
+        return asked
+
+    def _act_alone(self, signum: int) -> None:
+        """Answer a signal without the agent, to each process of the job."""
+        self._unheard = None
+        if signum == signal.SIGINT:
+            self._acted_alone = True
+            signum = _SIGNALS_OF_CTRL_C[min(self._interrupts, 3)]
+        self._job.signal_all(signum, self._agent.pid)
 
     def _suspend(self) -> None:
         """Ctrl-Z: the job stops, then we; both go on together."""
+        self._agent.send({"type": "suspended"})
         frozen = freeze(self._job.members(self._agent.pid))
         self._wiring.give_back_terminal()
         stop_ourselves()
         self._wiring.take_terminal()
         thaw(frozen)
+        self._agent.send({"type": "resumed"})
 
     # What comes from the agent
 
     def _on_message(self, message: Mapping[str, Any]) -> None:
         match message:
-            case {"type": "launch", "generation": int(generation), "argv": [*argv], "env": dict(env), "cwd": str(cwd)}:
-                self._relaunch(generation, [str(word) for word in argv], env, cwd)
+            case {"type": "launch", "generation": int(), "argv": [*_], "env": dict(), "cwd": str()}:
+                self._relaunch(message)
+            case {"type": "heard"}:
+                self._agent.heard(time.monotonic())
+                if self._agent.answer_by is None:
+                    self._unheard = None
             case {"type": "say", "text": str(text)}:
                 self._say(text)
             case {"type": "finish", "exit_code": int(exit_code)}:
@@ -262,13 +317,15 @@ class Keeper:
             case _:
                 self._log.write(f"tunewarden: the agent said what the keeper doesn't know: {message}\n".encode())
 
-    def _relaunch(self, generation: int, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+    def _relaunch(self, request: Mapping[str, Any]) -> None:
         over = "the run is over" if self._finish_code is not None or self._exit_code is not None else None
-        error = over or self._job.relaunch(generation, argv, env, cwd)
+        error = over or self._job.relaunch(request)
+        named = {"id": request.get("id")}
         if error is None:
-            self._agent.send({"type": "launched", **self._job.started})
+            self._agent.send({"type": "launched", **named, **self._job.started})
         else:
-            self._agent.send({"type": "launch_failed", "generation": generation, "error": error})
+            failed = {"type": "launch_failed", **named, "generation": request["generation"], "error": error}
+            self._agent.send(failed)
 
     def _say(self, text: str) -> None:
         """Show lines as ours on the person's terminal and in the log. What could move the cursor is taken out."""

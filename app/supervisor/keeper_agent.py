@@ -17,6 +17,8 @@ _SOCKET_FD = 3
 _QUICK_STARTS = 5  # so many in a minute, then one every half minute
 _WINDOW_S = 60.0
 _SLOW_S = 30.0
+_HEARD_S = 5.0  # within which an agent says `heard`
+_WAKING_S = 30.0  # but so long after its start, for Python has to be read from a slow disk
 _DEAF_S = 5.0  # an agent that has closed its socket and does not end
 _UNSENT_BYTES = 1 << 20
 _READ_BYTES = 64 << 10
@@ -47,10 +49,11 @@ class Agent:
         self._unsent = b""
         self._unread = b""
         self.deaf_until: float | None = None  # it has closed the talk, and is killed then
-
-    @property
-    def connected(self) -> bool:
-        return self._socket is not None
+        self.answer_by: float | None = None  # then it must have said `heard`
+        self.ping_at = now
+        self.trouble: str | None = None  # why its log can't be written
+        self._owed = 0  # so many times
+        self._silences = 0  # agents in a row that never said it
 
     @property
     def fd(self) -> int | None:
@@ -65,10 +68,26 @@ class Agent:
     def start(self, state: Mapping[str, Any], now: float) -> None:
         """Start an agent and greet it with the whole state. A failure counts as a death."""
         self._starts = [at for at in self._starts if now - at < _WINDOW_S] + [now]
+        try:
+            with contextlib.ExitStack() as opened:
+                ours, names = self._start(opened)
+        except OSError:  # of a folder that is gone, a table of files that is full: the job must not end for it
+            self._plan(now)
+            return
+        ours.setblocking(False)
+        self._socket, self._unsent, self._unread, self.deaf_until = ours, b"", b"", None
+        self.answer_by, self._owed, self.ping_at = None, 0, now
+        self._note_identity()
+        self.send({"type": "hello", "fds": names, **state})
+
+    def _start(self, opened: contextlib.ExitStack) -> tuple[socket.socket, dict[str, int]]:
+        """Start the process; returns our end of the talk and the drains' numbers. Raises OSError."""
         ours, theirs = socket.socketpair()
+        opened.callback(theirs.close)
         fds, names = self._descriptors(theirs)
-        nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        log = os.open(self._folder.agent_log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        opened.callback(os.close, nothing)
+        log = self._open_log(opened, nothing)
         launch = Launch(
             argv=self._inherited.argv,
             env=self._inherited.env,
@@ -80,18 +99,19 @@ class Agent:
         try:
             self.pid = start(launch)
         except OSError as error:
-            os.write(log, f"the agent can't be started: {error}\n".encode())
             ours.close()
-            self._plan(now)
-            return
-        finally:
-            theirs.close()
-            os.close(nothing)
-            os.close(log)
-        ours.setblocking(False)
-        self._socket, self._unsent, self._unread, self.deaf_until = ours, b"", b"", None
-        self._note_identity()
-        self.send({"type": "hello", "fds": names, **state})
+            os.write(log, f"the agent can't be started: {error}\n".encode())
+            raise
+        return ours, names
+
+    def _open_log(self, opened: contextlib.ExitStack, nothing: int) -> int:
+        try:
+            log = os.open(self._folder.agent_log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            self.trouble = error.strerror or str(error)
+            return nothing
+        opened.callback(os.close, log)
+        return log
 
     def _note_identity(self) -> None:
         process = None if self.pid is None else identify(self.pid)
@@ -118,6 +138,34 @@ class Agent:
             self._unsent += json.dumps(message).encode() + b"\n"
         self.flush()
         return True
+
+    def ask(self, message: Mapping[str, Any], now: float) -> bool:
+        """Tell the agent what it must say `heard` to. False where there is none."""
+        if not self.send(message):
+            return False
+        self._owed += 1
+        limit = now + _HEARD_S
+        if message["type"] == "ping":  # a person's signal does not wait for a slow start
+            self.ping_at = limit
+            limit = max(limit, self._starts[-1] + _WAKING_S)
+        self.answer_by = limit if self.answer_by is None else min(limit, self.answer_by)
+        return True
+
+    def heard(self, now: float) -> None:
+        """It answers."""
+        self._silences = 0
+        self._owed = max(0, self._owed - 1)
+        self.answer_by = now + _HEARD_S if self._owed else None
+
+    def silent(self, now: float) -> bool:
+        """Whether it owes an answer for too long."""
+        return self.answer_by is not None and now >= self.answer_by
+
+    def give_up(self) -> None:
+        """KILL an agent that hangs; from now on there is none, and the next starts as soon as it is reaped."""
+        self._silences += 1
+        self._hang_up()
+        self.kill()
 
     def flush(self) -> None:
         if self._socket is None or not self._unsent:
@@ -154,6 +202,7 @@ class Agent:
             self._socket.close()
         self._socket = None
         self._unsent = b""
+        self.answer_by, self._owed = None, 0
 
     def ended(self, now: float) -> list[dict[str, Any]]:
         """The agent was reaped. Returns what it had said last."""
@@ -169,7 +218,8 @@ class Agent:
     def _plan(self, now: float) -> None:
         self.lost_at = now
         recent = [at for at in self._starts if now - at < _WINDOW_S]
-        self.next_start = now if len(recent) < _QUICK_STARTS else now + _SLOW_S
+        quick = len(recent) < _QUICK_STARTS and self._silences < _QUICK_STARTS
+        self.next_start = now if quick else now + _SLOW_S
 
     def end_if_deaf(self, now: float) -> None:
         """KILL an agent that has closed the talk and lives on: there may be only one, so the next waits for its end."""

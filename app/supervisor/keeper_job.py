@@ -53,15 +53,19 @@ class Job:
         )
         self.generation, self.launcher, self.exit_status = generation, identify(pid), None
 
-    def relaunch(self, generation: int, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str | None:
-        """Start the next generation. Returns what is wrong where it did not start, None where it did."""
+    def relaunch(self, request: Mapping[str, Any]) -> str | None:
+        """Start the next generation as the agent asks. Returns what is wrong where it did not start, else None."""
+        generation, argv = request["generation"], [str(word) for word in request["argv"]]
+        expires_at = request.get("expires_at")
+        if expires_at is not None and time.monotonic() >= expires_at:  # we were stopped: nobody waits for it any more
+            return "expired"
         if self.exit_status is None:
             return f"generation {self.generation} has not ended"
         if not argv or generation <= self.generation:
             return f"generation {generation} can't follow {self.generation}, or has no command"
         try:
-            self.launch(generation, argv, env, cwd)
-        except (OSError, ValueError) as error:  # ValueError: a NUL in a word
+            self.launch(generation, argv, request["env"], request["cwd"])
+        except (OSError, ValueError, TypeError) as error:  # ValueError: a NUL in a word
             return str(error)
         return None
 

@@ -1,16 +1,26 @@
 """The agent's end of the socket pair with the keeper, and what the keeper has said so far."""
 
 import json
+import logging
 import os
 import select
 import socket
+import struct
+import threading
+import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunewarden.processes.identity import ProcessId
+from tunewarden.processes.identity import ProcessId, identify, read_stat
 
+EXPIRED = "expired"  # the keeper's word for a launch that it read too late
 _READ = 1 << 16
+_HUNG_S = 60.0  # the main thread looks here every half second, and ends a job for half a minute at most
+_ASKS = frozenset({"interrupt", "terminate", "ping"})  # the keeper wants to know that these were heard
+_STOPPED = frozenset("Tt")
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -21,7 +31,8 @@ class Situation:
     launcher: ProcessId | None = None
     fds: dict[str, int] = field(default_factory=dict)
     endings: dict[int, int | None] = field(default_factory=dict)  # generation -> exit status, None: nobody reaped it
-    launch_errors: dict[int, str] = field(default_factory=dict)
+    launch_errors: dict[str, str] = field(default_factory=dict)  # id of the request -> what is wrong
+    suspended: bool = False  # Ctrl-Z: the keeper and the job stand still
     interrupts: int = 0  # Ctrl-C, or SIGTERM to `run`
     greeted: bool = False
     keeper_lost: bool = False
@@ -40,7 +51,11 @@ class Situation:
                 self.generation = int(message["generation"])
                 self.launcher = _process(message)
             case "launch_failed":
-                self.launch_errors[int(message["generation"])] = str(message.get("error") or "")
+                self.launch_errors[str(message.get("id"))] = str(message.get("error") or "")
+            case "suspended":
+                self.suspended = True
+            case "resumed":
+                self.suspended = False
             case "ended":
                 self.endings[int(message["generation"])] = _status(message.get("exit_status"))
             case "interrupt":
@@ -61,26 +76,45 @@ class Situation:
 class KeeperLink:
     """One JSON object a line, both ways, on a stream socket. Only the main thread uses it.
 
-    `wake()` may be called from any thread: it ends a `pump` that waits.
+    `wake()` may be called from any thread: it ends a `pump` that waits. A thread of its own listens and says `heard`,
+    for the main thread may be busy ending a job; where that hangs, nothing is heard.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
-        self._socket.setblocking(False)
+        self._socket.setblocking(True)
+        # Not from the run folder: the job may write there.
+        self.keeper = _parent_at(self._socket)
+        self._inbox: deque[Mapping[str, Any] | None] = deque()  # None: the keeper has closed the talk
+        self._sending = threading.Lock()
+        self._pumped_at = time.monotonic()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._buffer = b""
         self.situation = Situation()
+        threading.Thread(target=self._listen, daemon=True, name="keeper-link").start()
+
+    @property
+    def on_hold(self) -> bool:
+        """Whether the keeper stands still, by its word (Ctrl-Z) or by a SIGSTOP: it launches nothing then."""
+        if self.situation.keeper_lost:
+            return False
+        stat = read_stat(self.keeper.pid) if self.keeper else None
+        stopped = stat is not None and stat.id == self.keeper and stat.state in _STOPPED
+        return self.situation.suspended or stopped
 
     def pump(self, timeout: float) -> None:
         """Take in what the keeper said; wait up to `timeout` seconds for something to happen."""
-        waits_on: list[Any] = [self._wake_read]
-        if not self.situation.keeper_lost:
-            waits_on.append(self._socket)
-        ready, _, _ = select.select(waits_on, [], [], max(0.0, timeout))
-        if self._wake_read in ready:
+        ready, _, _ = select.select([self._wake_read], [], [], max(0.0, timeout))
+        if ready:
             os.read(self._wake_read, _READ)
-        if self._socket in ready:
-            self._receive()
+        self._pumped_at = time.monotonic()
+        while self._inbox:
+            message = self._inbox.popleft()
+            if message is None:
+                self.situation.keeper_lost = True
+            else:
+                self.situation.take(message)
+                if message.get("type") in _ASKS and not message.get("heard"):
+                    self._send({"type": "heard"})
 
     def wake(self) -> None:
         """End a waiting `pump`."""
@@ -89,9 +123,12 @@ class KeeperLink:
         except BlockingIOError:
             return  # the pipe is full of wakes already
 
-    def launch(self, generation: int, argv: list[str], env: Mapping[str, str], cwd: str) -> None:
-        """Ask for the next launcher."""
-        self._send({"type": "launch", "generation": generation, "argv": argv, "env": dict(env), "cwd": cwd})
+    def launch(
+        self, generation: int, argv: list[str], env: Mapping[str, str], cwd: str, *, request_id: str, expires_at: float
+    ) -> None:
+        """Ask for the next launcher. The keeper refuses from `expires_at` (CLOCK_MONOTONIC of this boot) on."""
+        named = {"id": request_id, "expires_at": expires_at}
+        self._send({"type": "launch", **named, "generation": generation, "argv": argv, "env": dict(env), "cwd": cwd})
 
     def say(self, text: str) -> None:
         """A line on the person's terminal."""
@@ -101,31 +138,49 @@ class KeeperLink:
         """The run is over."""
         self._send({"type": "finish", "exit_code": exit_code})
 
-    def _receive(self) -> None:
+    def _listen(self) -> None:
+        """The thread: take messages in, say `heard` where the main thread lives, and wake it."""
+        buffer = b""
+        while data := self._read():
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in filter(bytes.strip, lines):
+                try:
+                    message = dict(json.loads(line))
+                except (ValueError, TypeError):
+                    log.exception("the keeper said what is no JSON object")
+                    continue
+                alive = time.monotonic() - self._pumped_at < _HUNG_S
+                message["heard"] = message.get("type") in _ASKS and alive and self._transmit({"type": "heard"})
+                self._inbox.append(message)
+            self.wake()
+        self._inbox.append(None)
+        self.wake()
+
+    def _read(self) -> bytes:
         try:
-            data = self._socket.recv(_READ)
-        except BlockingIOError:
-            return
+            return self._socket.recv(_READ)
         except OSError:
-            data = b""
-        if not data:
-            self.situation.keeper_lost = True
-            return
-        self._buffer += data
-        *lines, self._buffer = self._buffer.split(b"\n")
-        for line in lines:
-            if line.strip():
-                self.situation.take(json.loads(line))
+            return b""
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        if self.situation.keeper_lost:
-            return
-        try:
-            self._socket.setblocking(True)
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
-            self._socket.setblocking(False)
-        except OSError:
+        if not self.situation.keeper_lost and not self._transmit(message):
             self.situation.keeper_lost = True
+
+    def _transmit(self, message: Mapping[str, Any]) -> bool:
+        try:
+            with self._sending:
+                self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+
+def _parent_at(talk: socket.socket) -> ProcessId | None:
+    """Our parent, where it is who made this socket pair; None where that has died already."""
+    pid, _, _ = struct.unpack("3i", talk.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    found = identify(pid)
+    # In this order: while it is our parent, nobody else has its pid.
+    return found if pid == os.getppid() else None
 
 
 def _process(message: Mapping[str, Any]) -> ProcessId | None:

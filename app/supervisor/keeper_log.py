@@ -16,24 +16,29 @@ class OutputLog:
     def __init__(self, path: str, *, rotate_bytes: int = ROTATE_BYTES) -> None:
         self._path = path
         self._rotate_bytes = rotate_bytes
-        self._open()
+        self._fd, self._size = -1, 0
+        self.trouble: str | None = None  # why something was lost to the log
+        self.write(b"")
 
     def write(self, data: bytes) -> None:
         """Append. A full disk must not end the job: what can't be written is lost to the log."""
         try:
+            if self._fd < 0:
+                self._open()
             if self._size + len(data) > self._rotate_bytes:
                 self._rotate()
             self._size += os.write(self._fd, data)
-        except OSError:
-            return
+        except OSError as error:
+            self.trouble = error.strerror or str(error)
 
     def _open(self) -> None:
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._size = os.fstat(self._fd).st_size
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self._fd >= 0:  # only now: where no new file can be made, the number must not become another file's
+            os.close(self._fd)
+        self._fd, self._size = fd, os.fstat(fd).st_size
 
     def _rotate(self) -> None:
         os.replace(self._path, f"{self._path}.1")  # noqa: PTH105 - the keeper stays small
-        os.close(self._fd)
         self._open()
 
 

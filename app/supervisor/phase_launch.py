@@ -1,5 +1,6 @@
 """Launch: wait for the card, write what to resume from, and let the keeper start the next generation."""
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,10 +13,15 @@ from tunewarden.supervisor.cards import holder_of
 from tunewarden.supervisor.control import State
 from tunewarden.supervisor.execution import Done, Execution
 from tunewarden.supervisor.generation_log import LogStart
+from tunewarden.supervisor.keeper_link import EXPIRED
 from tunewarden.supervisor.run import config_sha256
 
 _CARD_S = 60.0
-_LAUNCH_S = 30.0
+_LAUNCH_S = 30.0  # the keeper must have read the request by then, and launches nothing later
+_MARGIN_S = 5.0  # and may be launching at that moment
+
+
+_NO_ANSWER = "the keeper did not answer"
 
 
 def check(ex: Execution) -> None:
@@ -45,7 +51,7 @@ def intend(ex: Execution) -> dict[str, Any]:
 
 def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
     """Launch, unless the keeper has done it already. Raises Refused(launch_failed)."""
-    number, situation = int(intent["generation"]), ex.run.situation
+    number, situation, error = int(intent["generation"]), ex.run.situation, _NO_ANSWER
     if situation.generation < number:
         _prepare(ex, intent)
         control = ex.run.folder.control_dir(number)
@@ -54,13 +60,10 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
             "TUNEWARDEN_CONTROL_DIR": str(control),
             "TUNEWARDEN_JOB": ex.run.spec.job_id,
         }
-        ex.run.link.launch(number, list(intent["argv"]), env, str(ex.run.spec.cwd))
-        ex.run.boundary.reach("launch.request", "after_effect")
-        _wait_for_launch(ex, number)
+        error = _launch(ex, intent, env)
         if situation.generation == number:
             ex.run.say(_restarted(ex, intent))
     if situation.generation < number or situation.launcher is None:
-        error = situation.launch_errors.get(number, "the keeper did not answer")
         raise Refused(Reason.LAUNCH_FAILED, f"generation {number} could not be started: {error}")
     resume = {name: intent[name] for name in ("resume_step", "resume_path")}
     detail = {"generation": number, "pid": situation.launcher.pid, **resume}
@@ -82,11 +85,29 @@ def _prepare(ex: Execution, intent: Mapping[str, Any]) -> None:
         ex.run.control(number).write_resume(state, ex.order.generation)
 
 
-def _wait_for_launch(ex: Execution, number: int) -> None:
-    """What was asked for must be answered: a local act is looked at after it, with the new generation known."""
-    situation, deadline = ex.run.situation, ex.run.monotonic() + _LAUNCH_S
-    while situation.generation < number and number not in situation.launch_errors and not situation.keeper_lost:
-        if ex.run.monotonic() >= deadline:
+def _launch(ex: Execution, intent: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    """Ask, and again where the keeper was suspended meanwhile and read it too late; what is wrong, if something is."""
+    number, run = int(intent["generation"]), ex.run
+    while True:
+        request_id, expires_at = secrets.token_hex(6), run.monotonic() + _LAUNCH_S
+        argv, cwd = list(intent["argv"]), str(run.spec.cwd)
+        run.link.launch(number, argv, env, cwd, request_id=request_id, expires_at=expires_at)
+        run.boundary.reach("launch.request", "after_effect")
+        _wait_for_launch(ex, number, request_id, expires_at)
+        error = run.situation.launch_errors.get(request_id, _NO_ANSWER)
+        if error != EXPIRED:
+            return error
+        ex.breathe(0.0)
+
+
+def _wait_for_launch(ex: Execution, number: int, request_id: str, expires_at: float) -> None:
+    """What was asked for must be answered: a local act is looked at after it, with the new generation known.
+
+    While the keeper stands still it is not given up: it might have been stopped amid the launch.
+    """
+    situation = ex.run.situation
+    while situation.generation < number and request_id not in situation.launch_errors and not situation.keeper_lost:
+        if ex.run.monotonic() >= expires_at + _MARGIN_S and not ex.run.link.on_hold:
             return
         ex.run.pump(0.2)
 

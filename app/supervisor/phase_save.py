@@ -14,6 +14,7 @@ from tunewarden.supervisor.phase_plan import size_of
 
 GROWING_S = 30.0  # a *.partial that grew this recently is being written
 LONGEST_S = 30 * 60.0  # and no save is waited for longer than this
+_SUSPENDED_POLL_S = 0.2
 
 
 def intend(ex: Execution) -> dict[str, Any]:
@@ -79,6 +80,8 @@ def _wait_for_receipt(ex: Execution, begun: float) -> Receipt | None:
     deadline, last = begun + grace, begun + LONGEST_S
     taken_late = False
     while True:
+        stood_still = _stand_still(ex)
+        deadline, last = deadline + stood_still, last + stood_still
         if control.withdrawn(ex.request_id):  # by us, before a restart
             return None
         if ex.wait(lambda: ex.receipt() is not None, min(deadline, clock() + 1.0)):
@@ -92,6 +95,14 @@ def _wait_for_receipt(ex: Execution, begun: float) -> Receipt | None:
             return ex.receipt()
         # The trainer has taken it: from here it is saving, and has the same time again.
         taken_late, deadline = True, clock() + grace
+
+
+def _stand_still(ex: Execution) -> float:
+    """Wait while the job is suspended (Ctrl-Z): it can't answer. Returns the seconds that this took."""
+    begun = ex.run.monotonic()
+    while ex.run.link.on_hold and ex.receipt() is None:
+        ex.breathe(_SUSPENDED_POLL_S)
+    return ex.run.monotonic() - begun
 
 
 def _none_came(ex: Execution) -> Done:

@@ -21,6 +21,8 @@ from tunewarden.supervisor.orders import ACCEPT, OrderRecord
 from tunewarden.supervisor.outbox import Letter
 from tunewarden.supervisor.run import Run
 
+_ACTS = ("save", "stop", "launch")  # the phases that touch the job
+_SUSPENDED_POLL_S = 0.2
 POINTS = ("before_intent", "after_intent", "after_effect", "after_outcome")
 log = logging.getLogger(__name__)
 
@@ -141,6 +143,8 @@ def _do(ex: Execution, row: PhaseRow) -> None:
     reach = ex.run.boundary.reach
     if row.name not in ex.record.intents:
         ex.breathe(0.0)
+        if row.name in _ACTS:
+            _wait_while_suspended(ex)
         row.check(ex)
         reach(row.name, "before_intent")
         ex.record.take(ex.run.journal.append(ex.order.order_id, row.name, Kind.INTENT, row.intend(ex)))
@@ -154,6 +158,13 @@ def _do(ex: Execution, row: PhaseRow) -> None:
     reach(row.name, "after_outcome")
     if done.report is not None:
         ex.run.outbox.put(Letter(id=ex.order.order_id, phase=done.report, body=body))
+
+
+def _wait_while_suspended(ex: Execution) -> None:
+    """Ctrl-Z: nothing begins on a job that stands still. Before its first act an order may expire meanwhile."""
+    begun = any(name in ex.record.outcomes for name in _ACTS)
+    while ex.run.link.on_hold and (begun or ex.run.monotonic() < ex.record.deadline):
+        ex.breathe(_SUSPENDED_POLL_S)
 
 
 def end(ex: Execution, phase: Phase, reason: Reason, text: str) -> None:

@@ -19,7 +19,7 @@ from tunewarden.supervisor.host_watch import HostWatch, executable_name
 from tunewarden.supervisor.journal import Journal, Kind
 from tunewarden.supervisor.keeper_link import KeeperLink, Situation
 from tunewarden.supervisor.outbox import EVENT, Letter, Outbox
-from tunewarden.supervisor.run_folder import RunFolder, read_identity
+from tunewarden.supervisor.run_folder import RunFolder
 from tunewarden.supervisor.spec import RunSpec
 from tunewarden.trainers.table import recognise
 
@@ -80,7 +80,7 @@ class Run:
         """Drain the output, and watch the launcher: it is not our child, so how it ended stays unknown."""
         situation = self.situation
         if self._drain is None:
-            keeper, deadline = read_identity(self.folder.keeper_file), self.monotonic() + _DYING_S
+            keeper, deadline = self.link.keeper, self.monotonic() + _DYING_S
             while keeper is not None and alive(keeper):
                 if self.monotonic() > deadline:
                     raise SystemExit("the keeper has closed the talk: it starts another agent")

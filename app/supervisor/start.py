@@ -3,6 +3,7 @@
 Everything that can be refused is refused here, before anything is launched.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -15,16 +16,22 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tunewarden.errors import SettingsError
 from tunewarden.processes.identity import alive
 from tunewarden.supervisor.keeper_launch import environment_at_start
 from tunewarden.supervisor.keeper_streams import stay_open
-from tunewarden.supervisor.run_folder import RunFolder, lock_file, read_identity, write_json
+from tunewarden.supervisor.run_folder import (
+    NAME_CHARACTERS,
+    RunFolder,
+    lock_file,
+    name_fits,
+    read_identity,
+    unlock,
+    write_json,
+)
 
-NAME_CHARACTERS = 64
-NAME_BYTES = 240  # a file name holds 255 bytes, and Chinese characters take three each
 COMMAND_NOT_FOUND = 127
 _MACHINE_ID = Path("/etc/machine-id")
 
@@ -61,19 +68,14 @@ def prepare(
 ) -> Prepared:
     """Take the name and write the run folder of a job that runs `argv` in the current directory. Launches nothing.
 
-    Raises SettingsError when the name can't be used or is taken by a living run, CommandNotFound without the command.
+    Raises SettingsError when the name can't be used or is taken by a living run, or the state folder can't be written;
+    CommandNotFound without the command.
     """
     stay_open()
     cwd = _current_directory()
     _check_command(argv)
     job_id = secrets.token_hex(6)
     name = _checked_name(name) if name is not None else _default_name(cwd, job_id)
-    for directory in (state_dir, state_dir / "jobs", state_dir / "runs"):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock_fd = _take_name(state_dir, name, job_id)
-    folder = RunFolder(state_dir.absolute() / "runs" / job_id)
-    folder.path.mkdir(mode=0o700)
-    folder.control_dir(1).mkdir(mode=0o700)
     spec = {
         "job_id": job_id,
         "name": name,
@@ -89,7 +91,29 @@ def prepare(
         "node": node or socket.gethostname(),
         "host_id": host_id(),
     }
-    write_json(folder.spec_file, spec)
+    try:
+        return _write_run(state_dir, job_id, name, spec)
+    except OSError as error:
+        raise SettingsError(
+            f"the state folder {state_dir} can't be written: {error.strerror or error}; "
+            "make room or give the right to write there, or set TUNEWARDEN_STATE_DIR to another folder"
+        ) from error
+
+
+def _write_run(state_dir: Path, job_id: str, name: str, spec: Mapping[str, Any]) -> Prepared:
+    """Take the name and write the run folder. Raises OSError, and SettingsError where the name is taken."""
+    for directory in (state_dir, state_dir / "jobs", state_dir / "runs"):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock_fd = _take_name(state_dir, name, job_id)
+    folder = RunFolder(state_dir.absolute() / "runs" / job_id)
+    try:
+        folder.path.mkdir(mode=0o700)
+        folder.control_dir(1).mkdir(mode=0o700)
+        write_json(folder.spec_file, spec)
+    except OSError:
+        unlock(lock_file(state_dir, name), lock_fd)
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
     return Prepared(folder=folder, lock_fd=lock_fd, job_id=job_id, name=name)
 
 
@@ -133,8 +157,7 @@ def _check_command(argv: Sequence[str]) -> None:
 
 
 def _checked_name(name: str) -> str:
-    fits = 1 <= len(name) <= NAME_CHARACTERS and len(name.encode("utf-8", "replace")) <= NAME_BYTES
-    if fits and all(letter.isalnum() or letter in "._-" for letter in name):
+    if name_fits(name):
         return name
     raise SettingsError(
         f"the name {name!r} can't be used: a name has 1 to {NAME_CHARACTERS} letters, digits, '.', '_' or '-'; "
@@ -162,7 +185,8 @@ def _take_name(state_dir: Path, name: str, job_id: str) -> int:
             break
         os.close(fd)
     os.ftruncate(fd, 0)
-    os.write(fd, json.dumps({"job_id": job_id, "pid": os.getpid()}).encode())
+    with contextlib.suppress(OSError):  # it only names us to the next one; a full disk is told by what comes after
+        os.write(fd, json.dumps({"job_id": job_id, "pid": os.getpid()}).encode())
     return fd
 
 

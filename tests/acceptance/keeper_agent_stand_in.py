@@ -2,7 +2,7 @@
 
 It writes every message to TALK.jsonl and answers by SCRIPT: {"<type>": [answers…]}. Each list is used up in order, one
 answer (a message, a list of messages, or "die") a message; what is not in the script is not answered, but an `ended`
-without an answer gets a `finish` with the job's code. When the keeper is gone it drains the job's output into the log.
+without an answer gets a `finish` with the job's code, and what must be heard is. When the keeper is gone it drains the job's output into the log.
 """
 
 import json
@@ -50,6 +50,8 @@ def main():
             talk.write(json.dumps({**message, "agent": os.getpid()}) + "\n")
             if message["type"] == "hello":
                 fds = sorted(set(message["fds"].values()))
+            if message["type"] in ("interrupt", "terminate", "ping"):
+                keeper.write(b'{"type": "heard"}\n')
             for answer in answers_to(script_file, message):
                 if answer == "die":
                     os._exit(1)
