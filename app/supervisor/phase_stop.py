@@ -15,15 +15,19 @@ from tunewarden.supervisor.execution import Done, Execution
 _TERM_S = 10.0
 _KILL_S = 5.0
 _REAPED_S = 5.0  # how long the keeper may take to say how the launcher ended
+_PASSING_S = 2.0  # a script's `sudo nvidia-smi` has ended by then
+_LOOK_S = 0.2
 _HIDDEN = "the keeper was gone: what left the job's tree and hid its marker could not be seen"
 
 
 def check_reach(ex: Execution) -> None:
     """A job is stopped whole or not at all. Raises Refused(still_alive) where a part of it is never signalled."""
-    strangers = ex.run.host.strangers()
-    if strangers:
-        text = f"{named(strangers)}: tunewarden never signals it, so the job is left as it was; stop it by hand"
-        raise Refused(Reason.STILL_ALIVE, text)
+    deadline = ex.run.monotonic() + _PASSING_S
+    while strangers := ex.run.host.strangers():
+        if ex.run.monotonic() >= deadline:
+            text = f"{named(strangers)}: tunewarden never signals it, so the job is left as it was; stop it by hand"
+            raise Refused(Reason.STILL_ALIVE, text)
+        ex.breathe(_LOOK_S)
 
 
 def intend(ex: Execution) -> dict[str, Any]:
