@@ -75,10 +75,13 @@ class Agent:
         self._poll = OrderPoll(self._service, on_order=link.wake)
         self._records = records(journal.entries())
         self._observe_at = 0.0
+        self._told_of_journal = False
 
     def work(self) -> int:
         """Until the run is over; returns this process's exit code."""
         self._greet()
+        self._count_start()
+        self._end_what_cannot_be_told()
         before = endings.told_before(self.run, self.run.situation.generation)
         self.run.waiting = before is not None and before.waits
         self.run.generation()  # journals how generation 1 was launched
@@ -86,9 +89,7 @@ class Agent:
         self.run.outbox.start()
         self._heartbeat.start()
         self._poll.start()
-        self._end_what_cannot_be_told()
         for record in [each for each in self._records.values() if not each.ended]:
-            self.run.journal.note(_GONE_ON_WITH, {"order_id": record.order.order_id})
             self._carry_out(record)
         verdict = self._live()
         return self._finish(verdict)
@@ -97,6 +98,12 @@ class Agent:
         deadline = time.monotonic() + _GREETING_S
         while not self.run.situation.greeted and not self.run.situation.keeper_lost and time.monotonic() < deadline:
             self.run.pump(1.0)
+
+    def _count_start(self) -> None:
+        """First of all, so that whatever an order makes of us below, it does so a few times only."""
+        for record in self._records.values():
+            if not record.ended:
+                self.run.journal.note(_GONE_ON_WITH, {"order_id": record.order.order_id})
 
     def _register_again(self) -> None:
         self._heartbeat.register_again()
@@ -121,7 +128,7 @@ class Agent:
         for record in self._records.values():
             if record.ended:
                 continue
-            if starts.count(record.order.order_id) >= _MOST_STARTS:
+            if starts.count(record.order.order_id) > _MOST_STARTS:
                 text = f"the agent died {_MOST_STARTS} times over this order; see agent.log in {self.run.folder.path}"
                 self._refuse(record, Reason.AGENT_RESTARTED, text)
             elif record.boot_id != boot_id():
@@ -155,8 +162,17 @@ class Agent:
             return
         self._observe_at = now + _OBSERVE_S
         self._tell_of_service(now)
+        self._tell_of_journal()
         self.run.observe()
         endings.check_resumed(self.run)
+
+    def _tell_of_journal(self) -> None:
+        """Once: what a person does here needs no journal, what the service orders does."""
+        trouble = self.run.journal.trouble
+        if trouble and not self._told_of_journal:
+            self._told_of_journal = True
+            journal = self.run.folder.journal_file
+            self.run.say(f"{journal} can't be written ({trouble}): orders are refused until it can")
 
     def _tell_of_service(self, now: float) -> None:
         news = self._watch.news(now)
@@ -255,6 +271,7 @@ class Agent:
         run = self.run
         if endings.told_before(run, run.situation.generation) is None:
             endings.tell(run, verdict)
+        self._tell_of_journal()
         run.over = True
         self._poll.close()
         told_at = max(entry.at for entry in run.journal.notes(EVENT))

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from tunewarden.supervisor.orders import OrderRecord
 from tunewarden.supervisor.run import Run
 
 _POLL_S = 0.03
+log = logging.getLogger(__name__)
 
 
 class Superseded(TunewardenError):
@@ -103,12 +105,27 @@ class Execution:
         receipt = self.receipt() if self.mode is Mode.SAVE_AND_STOP and "save" in self.record.intents else None
         return receipt is not None and receipt.ok
 
-    def clean_up(self) -> None:
-        """Leave the job as it was: no request for the trainer, no config that nothing reads."""
+    def clean_up(self) -> str:
+        """Leave the job as it was: no request for the trainer, no config that nothing reads.
+
+        Never raises, so that an order always ends; returns what could not be undone, "" where all was.
+        """
+        left = ""
+        try:
+            self._withdraw()
+        except Refused as refusal:
+            log.warning("order %s: %s", self.order.order_id, refusal)
+            left = str(refusal) if refusal.reason is Reason.UNCERTAIN else ""
+        self._remove_config()
+        return left
+
+    def _withdraw(self) -> None:
         if "save" in self.record.intents:
             control = self.run.control(self.order.generation)
             if control.asked(self.request_id) and not control.taken(self.request_id):
                 control.withdraw(self.request_id)
+
+    def _remove_config(self) -> None:
         written = self.record.fact("plan", "new_config_path")
         if written and "launch" not in self.record.outcomes:
             path = Path(written)

@@ -43,7 +43,7 @@ class Journal:
     """
 
     def __init__(self, path: Path, *, boot_id: str, monotonic: Callable[[], float]) -> None:
-        self._boot_id, self._monotonic = boot_id, monotonic
+        self._path, self._boot_id, self._monotonic = path, boot_id, monotonic
         self._lock = threading.Lock()
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.damaged = False
@@ -119,7 +119,7 @@ class Journal:
             self.trouble = error.strerror or type(error).__name__
             with contextlib.suppress(OSError):  # else before the next write
                 self._cut()
-            raise
+            raise OSError(error.errno, self.trouble, str(self._path)) from error
         self._whole += len(data)
         self._torn, self._owed, self.trouble = False, b"", ""
 

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable
 
+from tunewarden.errors import Refused
 from tunewarden.processes.ending import end_generation, signal_one
 from tunewarden.processes.identity import ProcessId
 from tunewarden.processes.tree import Member, named
@@ -17,6 +18,7 @@ _TERM_S = 10.0
 _KILL_S = 5.0
 _PATIENT_S = 24 * 3600.0  # a person who pressed twice decides on KILL alone
 _REMIND_S = 30.0
+_ASK_AGAIN_S = 1.0
 _TICK_S = 0.05
 
 
@@ -62,7 +64,8 @@ def _save_and_stop(run: Run) -> None:
     # An order may have been at it: a request that is taken is answered, a second one never would be.
     under_way = taken is not None and taken[1] == Mode.SAVE_AND_STOP and _unanswered_or_good(run, taken[0])
     request_id = taken[0] if taken is not None and under_way else f"r-local-g{run.situation.generation}"
-    control.ask(request_id, Mode.SAVE_AND_STOP)
+    if not _ask(run, request_id):
+        return
     run.say("saving, then stopping: waiting for the next optimizer step (Ctrl-C again: stop now, without a save)")
     if not _wait(run, lambda: control.receipt(request_id) is not None, "still waiting for the save"):
         return
@@ -73,6 +76,25 @@ def _save_and_stop(run: Run) -> None:
         return
     run.say(f"the trainer could not save ({receipt.error[:200] if receipt else ''}); Ctrl-C again: stop without a save")
     _wait(run, lambda: False, "the job trains on; Ctrl-C again stops it without a save")
+
+
+def _ask(run: Run, request_id: str) -> bool:
+    """Put the request, each second again where the host lets no file be written; False: ended, or pressed again."""
+    told = False
+    while True:
+        try:
+            run.control().ask(request_id, Mode.SAVE_AND_STOP)
+        except Refused as refusal:
+            if not told:
+                run.say(f"the job can't be asked to save yet: {refusal} (Ctrl-C again: stop now, without a save)")
+            told = True
+        else:
+            return True
+        again_at = run.monotonic() + _ASK_AGAIN_S
+        while run.monotonic() < again_at:
+            if run.situation.ended or run.situation.interrupts >= 2:
+                return False
+            run.pump(_TICK_S)
 
 
 def _unanswered_or_good(run: Run, request_id: str) -> bool:

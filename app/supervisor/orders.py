@@ -28,7 +28,7 @@ def parse_order(raw: Mapping[str, Any]) -> Order:
             allow_effective_batch_change=_flag(raw, "allow_effective_batch_change", default=False),
             after_oom=_flag(raw, "after_oom", default=False),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ArithmeticError) as error:  # ArithmeticError: a generation of 1e999
         raise ValueError(f"an order that is not understood: {error!r}") from error
     if raw.get("protocol") != 1:
         raise ValueError(f"an order of protocol {raw.get('protocol')!r}")

@@ -32,7 +32,7 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
     if not receipt.ok or receipt.state is None:
         return _or_lose(ex, Refused(Reason.SAVE_FAILED, f"the trainer could not save: {receipt.error[:300]}"))
     state = receipt.state
-    if not state.whole:
+    if not state.whole or not ex.run.may_hold_state(state.path):
         text = f"{state.path}: the receipt names it, but it is not there, or not whole"
         return _or_lose(ex, Refused(Reason.SAVE_INCOMPLETE, text))
     return Done(
@@ -62,7 +62,7 @@ class Partials:
 
     def measure(self) -> int:
         """Bytes of all of them."""
-        return sum(size_of(path) for folder in self.folders for path in folder.glob("*.partial"))
+        return size_of(*(path for folder in self.folders for path in folder.glob("*.partial")))
 
     def growing(self, now: float) -> bool:
         """Whether one grew within the last 30 s, as far as was looked."""

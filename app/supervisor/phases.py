@@ -23,6 +23,7 @@ from tunewarden.supervisor.run import Run
 
 _ACTS = ("save", "stop", "launch")  # the phases that touch the job
 _SUSPENDED_POLL_S = 0.2
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 POINTS = ("before_intent", "after_intent", "after_effect", "after_outcome")
 log = logging.getLogger(__name__)
 
@@ -110,10 +111,13 @@ TABLE: tuple[PhaseRow, ...] = (
 
 
 def accept(run: Run, order: Order, raw: Mapping[str, Any]) -> OrderRecord:
-    """Journal a new order, with the moment of this boot at which it expires."""
+    """Journal a new order, with the moment of this boot at which it expires.
+
+    Where that can't be written nothing has happened yet: the next phase's intent can't be written either, and refuses.
+    """
     run.boundary.reach(ACCEPT, "before_intent")
     deadline = run.monotonic() + order.expires_in_s
-    entry = run.journal.append(order.order_id, ACCEPT, Kind.INTENT, {"order": dict(raw), "deadline": deadline})
+    entry = run.journal.keep(order.order_id, ACCEPT, Kind.INTENT, {"order": dict(raw), "deadline": deadline})
     record = OrderRecord(order=order, deadline=deadline, boot_id=entry.boot_id)
     record.take(entry)
     run.boundary.reach(ACCEPT, "after_intent")
@@ -135,8 +139,8 @@ def carry_out(run: Run, record: OrderRecord) -> None:
         end(ex, Phase.SUPERSEDED, superseded.reason, str(superseded))
     except OSError as error:
         log.exception("order %s", record.order.order_id)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        end(ex, Phase.REFUSED, Reason.NO_DISK_SPACE if full else Reason.UNCERTAIN, f"the host refused: {error}")
+        reason = Reason.NO_DISK_SPACE if error.errno in _NO_ROOM else Reason.UNCERTAIN
+        end(ex, Phase.REFUSED, reason, f"the host refused: {error}")
 
 
 def _do(ex: Execution, row: PhaseRow) -> None:
@@ -154,7 +158,8 @@ def _do(ex: Execution, row: PhaseRow) -> None:
     body = _body(ex, None, done.detail)
     report = {"phase": done.report, "body": body} if done.report else None
     detail = {"facts": dict(done.facts), "report": report}
-    ex.record.take(ex.run.journal.append(ex.order.order_id, row.name, Kind.OUTCOME, detail))
+    # It is done, whether or not that can be written: refusing now would be a lie.
+    ex.record.take(ex.run.journal.keep(ex.order.order_id, row.name, Kind.OUTCOME, detail))
     reach(row.name, "after_outcome")
     if done.report is not None:
         ex.run.outbox.put(Letter(id=ex.order.order_id, phase=done.report, body=body))
@@ -170,10 +175,10 @@ def _wait_while_suspended(ex: Execution) -> None:
 def end(ex: Execution, phase: Phase, reason: Reason, text: str) -> None:
     """End an order before its last phase: undo what can be undone, then say why."""
     log.info("order %s: %s (%s): %s", ex.order.order_id, phase, reason, text)
-    ex.clean_up()
-    body = _body(ex, reason, {"text": text})
+    left = ex.clean_up()
+    body = _body(ex, reason, {"text": f"{text}; {left}" if left and left != text else text})
     report = {"phase": phase, "body": body}
-    ex.record.take(ex.run.journal.append(ex.order.order_id, phase, Kind.ENDED, {"report": report}))
+    ex.record.take(ex.run.journal.keep(ex.order.order_id, phase, Kind.ENDED, {"report": report}))
     ex.run.outbox.put(Letter(id=ex.order.order_id, phase=phase, body=body))
 
 

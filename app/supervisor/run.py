@@ -198,9 +198,13 @@ class Run:
         control = self.control()
         progress = control.progress()
         for state in (progress.last_state if progress else None, control.resume()):
-            if state is not None and state.whole:
+            if state is not None and state.whole and self.may_hold_state(state.path):
                 return state
         return None
+
+    def may_hold_state(self, path: Path) -> bool:
+        """Whether this can be a state's place: no folder that holds the job's own, or the run's."""
+        return path not in self.spec.cwd.parents and path not in self.folder.path.parents
 
     def steps_made(self) -> int:
         """Optimizer steps that the newest generation has made."""

@@ -184,9 +184,10 @@ def test_a_save_that_failed(run: World) -> None:
     assert_trains_on(run)
 
 
-def test_a_receipt_for_what_is_not_there(run: World) -> None:
-    """A receipt that names a missing state is save_incomplete."""
-    tiny(run, "lies")
+@pytest.mark.parametrize("mode", ["lies", "above"])
+def test_a_receipt_for_what_is_no_state(run: World, mode: str) -> None:
+    """A receipt that names a missing state, or the folder that the job lies in, is save_incomplete."""
+    tiny(run, mode)
     run.until_step(2)
 
     run.issue("o-1", "save")

@@ -1,6 +1,7 @@
 """A trainer that does what others must survive: `tiny_trainer.py MODE`. Standard library only.
 
 good: saves when asked, resumes. refuses: receipt with ok false. lies: a receipt for a state that isn't there.
+above: a receipt for the folder that holds its own.
 slow: writes its state for 2 s under a partial name. never: takes no request. forgets: starts at 0 in generation 2 and
 writes no resumed.json. silent: writes no hello.json. load: never gets to its first step. deaf: good, ignores TERM.
 """
@@ -26,6 +27,8 @@ def save(step: int) -> Path:
     path = Path(f"state-{step}").absolute()
     if MODE == "lies":
         return path
+    if MODE == "above":
+        return Path.cwd().parent
     partial = path.with_name(path.name + ".partial")
     for _ in range(20 if MODE == "slow" else 1):
         with partial.open("a") as file:
