@@ -225,6 +225,7 @@ class Keeper:
                 self._drain()  # first, so that the agent finds the job's last words in the log
                 generation, exit_status = self._job.generation, self._job.exit_status
                 self._agent.send({"type": "ended", "generation": generation, "exit_status": exit_status})
+                self._agent.ping_at = time.monotonic()
 
     def _pass_on(self, source: Source, data: bytes) -> None:
         self._log.write(data)

@@ -18,7 +18,7 @@ _QUICK_STARTS = 5  # so many in a minute, then one every half minute
 _WINDOW_S = 60.0
 _SLOW_S = 30.0
 _HEARD_S = 5.0  # within which an agent says `heard`
-_WAKING_S = 30.0  # but so long after its start, for Python has to be read from a slow disk
+_WAKING_S = 60.0  # but `hello` so long after its start, for Python has to be read from a slow disk
 _DEAF_S = 5.0  # an agent that has closed its socket and does not end
 _UNSENT_BYTES = 1 << 20
 _READ_BYTES = 64 << 10
@@ -53,6 +53,7 @@ class Agent:
         self.ping_at = now
         self.trouble: str | None = None  # why its log can't be written
         self._owed = 0  # so many times
+        self._awake = False  # it has said it once
         self._silences = 0  # agents in a row that never said it
 
     @property
@@ -76,9 +77,9 @@ class Agent:
             return
         ours.setblocking(False)
         self._socket, self._unsent, self._unread, self.deaf_until = ours, b"", b"", None
-        self.answer_by, self._owed, self.ping_at = None, 0, now
+        self.answer_by, self._owed, self._awake = None, 0, False
         self._note_identity()
-        self.send({"type": "hello", "fds": names, **state})
+        self.ask({"type": "hello", "fds": names, **state}, now)
 
     def _start(self, opened: contextlib.ExitStack) -> tuple[socket.socket, dict[str, int]]:
         """Start the process; returns our end of the talk and the drains' numbers. Raises OSError."""
@@ -145,15 +146,15 @@ class Agent:
             return False
         self._owed += 1
         limit = now + _HEARD_S
-        if message["type"] == "ping":  # a person's signal does not wait for a slow start
-            self.ping_at = limit
-            limit = max(limit, self._starts[-1] + _WAKING_S)
+        self.ping_at = limit
+        if message["type"] in ("hello", "ping") and not self._awake:  # a person's signal waits for no slow start
+            limit = self._starts[-1] + _WAKING_S
         self.answer_by = limit if self.answer_by is None else min(limit, self.answer_by)
         return True
 
     def heard(self, now: float) -> None:
         """It answers."""
-        self._silences = 0
+        self._silences, self._awake = 0, True
         self._owed = max(0, self._owed - 1)
         self.answer_by = now + _HEARD_S if self._owed else None
 

@@ -18,7 +18,7 @@ from tunewarden.processes.identity import ProcessId, identify, read_stat
 EXPIRED = "expired"  # the keeper's word for a launch that it read too late
 _READ = 1 << 16
 _HUNG_S = 60.0  # the main thread looks here every half second, and ends a job for half a minute at most
-_ASKS = frozenset({"interrupt", "terminate", "ping"})  # the keeper wants to know that these were heard
+_ASKS = frozenset({"hello", "interrupt", "terminate", "ping"})  # the keeper wants to know that these were heard
 _STOPPED = frozenset("Tt")
 log = logging.getLogger(__name__)
 

@@ -85,6 +85,7 @@ class World:
         simulate_gpu: str | None = None,
         heartbeat_s: float = 0.3,
         env: Mapping[str, str] | None = None,
+        suspendable: bool = False,
     ) -> None:
         token_file = self.folder / "token"
         token_file.write_text(TOKEN + "\n", encoding="utf-8")
@@ -110,7 +111,9 @@ class World:
                 stdout=stdout,
                 stderr=stderr,
                 env={**os.environ, **(env or {})},
-                start_new_session=True,
+                # SIGTSTP stops nobody in a session of its own: there would be no shell to continue it.
+                start_new_session=not suspendable,
+                process_group=0 if suspendable else None,
             )
         runs = self.folder / "state" / "runs"
         eventually(lambda: runs.is_dir() and list(runs.iterdir()), what="the run folder")

@@ -50,7 +50,7 @@ def main():
             talk.write(json.dumps({**message, "agent": os.getpid()}) + "\n")
             if message["type"] == "hello":
                 fds = sorted(set(message["fds"].values()))
-            if message["type"] in ("interrupt", "terminate", "ping"):
+            if message["type"] in ("hello", "interrupt", "terminate", "ping"):
                 keeper.write(b'{"type": "heard"}\n')
             for answer in answers_to(script_file, message):
                 if answer == "die":

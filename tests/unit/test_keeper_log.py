@@ -48,3 +48,16 @@ def test_out_of_memory_lines_are_found(pieces: list[bytes], lines: list[str]) ->
     watch = OomWatch()
 
     assert [line for piece in pieces if (line := watch.feed(piece)) is not None] == lines
+
+
+def test_a_log_whose_folder_is_gone_says_so(tmp_path: Path) -> None:
+    """It can't be rotated any more; nothing is raised, and no other file is written to."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    log = OutputLog(str(folder / "output.log"), rotate_bytes=10)
+    log.write(b"aaaaaa")
+    (folder / "output.log").unlink()
+    folder.rmdir()
+    log.write(b"bbbbbb")
+
+    assert log.trouble == "No such file or directory"
