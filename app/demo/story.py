@@ -1,11 +1,13 @@
 """Plays the story: starts the real parts, lets three jobs run into trouble, and shows what happens to them."""
 
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
@@ -123,6 +125,7 @@ def play(environment: Mapping[str, str], console: Console) -> int:
     performance = Play(
         folder=folder, parts=parts, ports={name: free_port() for name in PARTS}, robot_log=folder / "dingtalk.jsonl"
     )
+    signal.signal(signal.SIGTERM, _interrupt)  # what was started must not outlive us
     try:
         return _perform(performance, programs, console, stay=environment.get("DEMO_EXIT") != "1")
     except KeyboardInterrupt:
@@ -130,6 +133,10 @@ def play(environment: Mapping[str, str], console: Console) -> int:
         return 130
     finally:
         parts.stop_all()
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _perform(performance: Play, programs: Mapping[str, str], console: Console, *, stay: bool) -> int:
