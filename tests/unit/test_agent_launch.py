@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -115,3 +116,84 @@ def test_without_a_keeper_nothing_is_launched() -> None:
         check(waiting)
 
     assert refused.value.reason is Reason.KEEPER_LOST
+
+
+@dataclass
+class LateKeeper:
+    """The talk with a keeper that reads the first request too late, and launches the second."""
+
+    situation: Situation = field(default_factory=Situation)
+    asked: list[float] = field(default_factory=list)
+    on_hold: bool = False
+
+    def launch(self, number: int, *_: object, request_id: str, expires_at: float) -> None:
+        self.asked.append(expires_at)
+        if len(self.asked) == 1:
+            self.situation.take({"type": "launch_failed", "id": request_id, "generation": number, "error": "expired"})
+        else:
+            self.situation.take({"type": "launched", "generation": number, "pid": 7, "start_ticks": 9})
+
+
+@dataclass
+class Silent:
+    """The talk with a keeper that answers nothing, and stands still until `until`."""
+
+    now: Callable[[], float]
+    until: float
+
+    def launch(self, *_: object, request_id: str, expires_at: float) -> None:
+        """Nothing comes of it."""
+
+    @property
+    def on_hold(self) -> bool:
+        return self.now() < self.until
+
+
+@dataclass
+class Launching(Waiting):
+    """What `phase_launch.act` asks of an execution, with a talk of the test's own."""
+
+    link: Any = None
+
+    @property
+    def spec(self) -> "Launching":
+        return self
+
+    @property
+    def cwd(self) -> Path:
+        return Path("/")
+
+    @property
+    def boundary(self) -> "Launching":
+        return self
+
+    def reach(self, transition: str, point: str) -> None:
+        """Nobody is killed here."""
+
+    def pump(self, seconds: float) -> None:
+        self.now += seconds
+
+
+INTENT = {"generation": 2, "argv": ["train"], "resume_step": None, "resume_path": None}
+
+
+def test_a_launch_that_expired_is_asked_for_again() -> None:
+    """The keeper was suspended over the first one: nothing was launched, so that once more does no harm."""
+    situation = Situation()
+    keeper = LateKeeper(situation)
+    launching = Launching(lambda now: (), situation=situation, link=keeper)
+
+    error = phase_launch._launch(cast("Execution", launching), INTENT, {})
+
+    assert (len(keeper.asked), situation.generation, error) == (2, 2, "the keeper did not answer")
+
+
+@pytest.mark.parametrize(("until", "given_up"), [(0, 35), (90, 90)], ids=["running", "stopped"])
+def test_a_launch_without_an_answer_is_given_up_when_it_can_no_longer_happen(until: float, given_up: float) -> None:
+    """Its time and a margin; never while the keeper stands still, for it might be amid the launch."""
+    launching = Launching(lambda now: ())
+    launching.link = Silent(lambda: launching.now, until)
+
+    phase_launch._launch(cast("Execution", launching), INTENT, {})
+
+    assert given_up <= launching.now < given_up + 1
