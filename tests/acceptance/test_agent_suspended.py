@@ -46,6 +46,9 @@ def test_a_replace_waits_for_the_person(tmp_path: Path, where: str, told: list[s
 
         assert [phase for phase in made.service.reported("o-1") if phase != "accepted"] == told
         assert alive(trainer) is (where != "stop:after_outcome")
+        assert bool(made.read("stop.taken")) is (where != "go:after_outcome")
+        assert not (made.control() / "stop").exists()
+        assert not made.control(2).exists()
 
         go_on(made)
         launched = made.service.until_report("o-1", "launched", timeout=40)["detail"]
