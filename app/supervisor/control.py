@@ -1,6 +1,5 @@
 """The control directory of one generation, from the agent's side. See docs/reference/control-directory.md."""
 
-import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +8,16 @@ from typing import Any
 
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
-from tunewarden.supervisor.control_file import absolute_path, number, read_object, text, whole_number, write_object
+from tunewarden.supervisor.control_file import (
+    NO_ROOM,
+    absolute_path,
+    number,
+    read_object,
+    set_room_aside,
+    text,
+    whole_number,
+    write_object,
+)
 
 _MOST_NAMES = 32  # of what a trainer says it can do
 _NAME_CHARS = 64
@@ -152,6 +160,10 @@ class ControlDirectory:
             error=error,
         )
 
+    def set_room_aside(self) -> None:
+        """Keep some of the disk for a request and its answer."""
+        set_room_aside(self.path)
+
     def ask(self, request_id: str, mode: Mode) -> None:
         """Put a stop request where the trainer looks. A request that is there or taken already is left alone."""
         if self.asked(request_id):
@@ -221,9 +233,8 @@ class ControlDirectory:
         try:
             write_object(self.path / name, content)
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             said = f"{self.path / name} can't be written: {error.strerror}"
-            raise Refused(Reason.NO_DISK_SPACE if full else otherwise, said) from error
+            raise Refused(Reason.NO_DISK_SPACE if error.errno in NO_ROOM else otherwise, said) from error
 
 
 def _state(raw: object) -> State | None:

@@ -1,5 +1,6 @@
 """The files of a control directory as the job may leave them: anything at all, read without harm and within bounds."""
 
+import errno
 import functools
 import json
 import logging
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1 << 20  # the job writes these files: a reader takes no more than this
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_ROOM = ".room"
+_ROOM_BYTES = 64 << 10  # for a request, the trainer's receipt, and what is printed meanwhile
 _MOST_WHOLE = 1 << 53  # JSON's safe integers: what is larger is no count of anything
 _LONGEST_PATH = 4095  # PATH_MAX
 log = logging.getLogger(__name__)
@@ -52,8 +56,31 @@ def _tell(path: Path, why: str) -> None:
     log.warning("%s is passed over: %s", path, why)
 
 
+def set_room_aside(folder: Path) -> None:
+    """Hold some of the disk while there is some, so that a job can be asked to save when it is full."""
+    room = folder / _ROOM
+    try:
+        if not room.exists():
+            room.write_bytes(os.urandom(_ROOM_BYTES))  # zeros may take no room at all
+    except OSError as error:
+        _tell(room, str(error))
+
+
 def write_object(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file so that a reader sees all of it or nothing. Raises OSError and leaves nothing behind."""
+    """Write a JSON file so that a reader sees all of it or nothing. Raises OSError and leaves nothing behind.
+
+    On a full disk it takes the room that was set aside.
+    """
+    try:
+        _write_whole(path, content)
+    except OSError as error:
+        if error.errno not in NO_ROOM or not (path.parent / _ROOM).exists():
+            raise
+        (path.parent / _ROOM).unlink()
+        _write_whole(path, content)
+
+
+def _write_whole(path: Path, content: Mapping[str, Any]) -> None:
     descriptor, temp = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

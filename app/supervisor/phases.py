@@ -4,7 +4,6 @@ After a SIGKILL the same table is walked again: phases with an outcome are passe
 acted on again; its act looks first at what is there already.
 """
 
-import errno
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.supervisor import phase_launch, phase_plan, phase_save, phase_stop
 from tunewarden.supervisor.client import PROTOCOL
+from tunewarden.supervisor.control_file import NO_ROOM
 from tunewarden.supervisor.execution import Done, Execution, Superseded
 from tunewarden.supervisor.journal import Kind
 from tunewarden.supervisor.orders import ACCEPT, OrderRecord
@@ -23,7 +23,6 @@ from tunewarden.supervisor.run import Run
 
 _ACTS = ("save", "stop", "launch")  # the phases that touch the job
 _SUSPENDED_POLL_S = 0.2
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 POINTS = ("before_intent", "after_intent", "after_effect", "after_outcome")
 log = logging.getLogger(__name__)
 
@@ -139,7 +138,7 @@ def carry_out(run: Run, record: OrderRecord) -> None:
         end(ex, Phase.SUPERSEDED, superseded.reason, str(superseded))
     except OSError as error:
         log.exception("order %s", record.order.order_id)
-        reason = Reason.NO_DISK_SPACE if error.errno in _NO_ROOM else Reason.UNCERTAIN
+        reason = Reason.NO_DISK_SPACE if error.errno in NO_ROOM else Reason.UNCERTAIN
         end(ex, Phase.REFUSED, reason, f"the host refused: {error}")
 
 

@@ -231,6 +231,7 @@ class Run:
         if hello.pid not in [each["pid"] for each in seen]:
             detail = {"generation": generation, "pid": hello.pid, "through_shell": self._through_shell(hello.pid)}
             self.journal.note("trainer", detail)
+            self.control(generation).set_room_aside()
 
     def trainers_seen(self, generation: int) -> list[Mapping[str, Any]]:
         """The distinct trainers that said hello in a generation."""

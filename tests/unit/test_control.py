@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_journal import room
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.supervisor.control import ControlDirectory, Mode, State
@@ -140,3 +141,16 @@ def test_a_request_that_can_not_be_put(tmp_path: Path) -> None:
 
     assert refused.value.reason is Reason.SAVE_FAILED
     assert [path.name for path in tmp_path.iterdir()] == ["stop"]
+
+
+def test_room_that_was_set_aside_is_given_up_for_a_request(tmp_path: Path) -> None:
+    """Where there is no room for a request, what was held for it is given back to the disk, and it is tried again."""
+    control = ControlDirectory(tmp_path)
+    control.set_room_aside()
+    held = (tmp_path / ".room").stat().st_size
+    with room(0), pytest.raises(Refused, match="can't be written") as refused:
+        control.ask("r-1", Mode.SAVE)
+
+    assert held == 64 << 10
+    assert refused.value.reason is Reason.NO_DISK_SPACE
+    assert list(tmp_path.iterdir()) == []
