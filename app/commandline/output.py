@@ -50,7 +50,8 @@ class Output:
         """A table on a terminal; in a pipe a header line and a line a row, cells apart by a tab."""
         cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
         if self.plain:
-            sys.stdout.write("".join("\t".join(row) + "\n" for row in ([*[list(headers)], *cells])))
+            flat = [[cell.replace("\n", "; ").replace("\t", " ") for cell in row] for row in cells]
+            sys.stdout.write("".join("\t".join(row) + "\n" for row in [list(headers), *flat]))
             return
         if not cells:
             self.line(empty, "dim")
