@@ -2,7 +2,8 @@
 
 It writes every message to TALK.jsonl and answers by SCRIPT: {"<type>": [answers…]}. Each list is used up in order, one
 answer (a message, a list of messages, or "die") a message; what is not in the script is not answered, but an `ended`
-without an answer gets a `finish` with the job's code, and what must be heard is. When the keeper is gone it drains the job's output into the log.
+without an answer gets a `finish` with the job's code, and what must be heard is. When the keeper is gone it drains
+the job's output into the log.
 """
 
 import json
