@@ -14,6 +14,7 @@ from tunewarden.domain.job import Gpu, Job
 _MOST_GPUS = 64  # no host has more; a longer list is a mistake
 _MOST_PROCESSES = 512
 _LONGEST_TEXT = 256
+_LONGEST_PATH = 4096
 LAST_GENERATION = 1_000_000  # as in a registration
 
 
@@ -83,6 +84,7 @@ class JobSample:
     step_rate_median: float | None = None
     resumed_step: int | None = None
     last_state_step: int | None = None
+    last_state_path: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +203,13 @@ def _job(item: Mapping[str, Any]) -> JobSample:
         step_rate_median=_number(item.get("step_rate_median")),
         resumed_step=_whole(item.get("resumed_step")),
         last_state_step=_whole(item.get("last_state_step")),
+        last_state_path=_path(item.get("last_state_path")),
     )
+
+
+def _path(value: Any) -> str | None:
+    """Whole: a path that is cut names another file."""
+    return value if isinstance(value, str) and len(value) <= _LONGEST_PATH else None
 
 
 def _object(value: Any) -> Mapping[str, Any]:
