@@ -1,6 +1,7 @@
 """uvicorn, in the way the service needs it."""
 
 import asyncio
+import contextlib
 import signal
 import socket
 from collections.abc import Callable, Coroutine
@@ -81,8 +82,15 @@ async def serve(app: ASGIApp, sock: socket.socket, *, stopping: asyncio.Event, o
     server = _Server(config, stopping, on_ready)
     # uvicorn raises the signal again once it has shut down. With the default behaviour in place that would end the
     # process before the stages and the store are closed.
+    # It must not swallow one that comes before uvicorn has its own in place either.
+    loop = asyncio.get_running_loop()
+
+    def told(_sig: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: we are at the end already
+            loop.call_soon_threadsafe(stopping.set)
+
     for sig in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sig, lambda _sig, _frame: None)
+        signal.signal(sig, told)
     watch = asyncio.create_task(_stop_with(server, stopping))
     try:
         await server.serve([sock])

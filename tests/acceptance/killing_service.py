@@ -121,7 +121,11 @@ class Nursery:
         """End the life that runs, as a signal does; fails when it doesn't end."""
         if self.pid:
             self._do(do="stop", pid=self.pid)
-            assert self.status(15.0) is not None, "the service did not stop"
+            pid = self.pid
+            if self.status(15.0) is None:
+                os.kill(pid, signal.SIGKILL)  # the next test must not meet it
+                self.status(5.0)
+                raise AssertionError("the service did not stop")
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None

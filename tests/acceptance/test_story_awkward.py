@@ -107,7 +107,8 @@ def test_pressure_that_comes_again_stops_at_the_budget(awkward: World) -> None:
 
     assert generations(job) == ["g1", "g2"]
     assert len(job.pids(2)) == 1
-    assert words == ["Acting", "Recovered", "Notice"]
+    assert words[-3:] == ["Acting", "Recovered", "Notice"]
+    assert words[:-3] in ([], ["Notice"])  # full before the second sign was there
     assert "had all its automatic replacements for 24 hours" in last["text"]
     assert first_id in last["text"]
     assert last["mentions"] == [MOBILE]
