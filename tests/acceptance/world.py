@@ -366,7 +366,7 @@ class World:
             check=False,
         )
 
-    def until(self, read: Callable[[], T], *, within_s: float = 40.0) -> T:
+    def until(self, read: Callable[[], T], *, within_s: float = 90.0) -> T:
         """The first truthy value of `read`, with every job looked at meanwhile; the logs when it comes too late."""
 
         def looking() -> T:
