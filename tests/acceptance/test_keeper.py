@@ -27,6 +27,7 @@ for step in range(1, 1200):
     time.sleep(0.05)
 """
 IGN = "grep SigIgn /proc/self/status; sleep 1"
+MASKS = ["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"]
 SLEEP = "import time; time.sleep(600)"
 
 
@@ -181,11 +182,13 @@ def test_no_descriptor_of_ours_reaches_the_job(tmp_path: Path) -> None:
 
 
 def test_signals_of_the_job_are_as_a_shell_gives_them(tmp_path: Path) -> None:
-    """Nothing is ignored or blocked that the person has not ignored."""
-    with KeeperRun(tmp_path).in_pipes("grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status") as run:
+    """Nothing is ignored or blocked that isn't for a plain child: some hosts start everything with 32 ignored."""
+    plain = subprocess.run(MASKS, capture_output=True, check=True).stdout
+    with KeeperRun(tmp_path).in_pipes(*MASKS) as run:
         run.ends()
 
-        assert run.log() == b"SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"
+        assert plain.startswith(b"SigBlk:\t0000000000000000\n")
+        assert run.log() == plain
 
 
 @pytest.mark.parametrize("closing", ["<&-", "<&- >&- 2>&-"])
@@ -213,7 +216,7 @@ def test_what_the_person_has_ignored_stays_ignored(tmp_path: Path) -> None:
             os.kill(run.keeper_pid, signum)
 
         assert run.ends() == 0
-        assert run.log() == b"SigIgn:\t0000000000000007\n"
+        assert int(run.log().split()[1], 16) & 0x7FFFFFFF == 0b111  # 1 to 31: what lies above is the host's own
         assert run.said("interrupt") == []
 
 

@@ -19,7 +19,8 @@ def test_the_stock_rule_fires_after_three_minutes_and_the_job_is_rescued(stock_w
 
     assert pending is not None
     assert 175 <= pending <= 190  # evaluated once a second
-    assert [title.split()[0] for title in stock_world.titles("stock")] == ["Acting", "Recovered"]
+    # Titles after these say that the job has finished: it goes on while other tests run.
+    assert [title.split()[0] for title in stock_world.titles("stock")[:2]] == ["Acting", "Recovered"]
     assert job.receipt(1)["step"] == job.file(2, "resumed.json")["step"]
     assert job.pids(1) == set()
     assert len(job.pids(2)) == 1
