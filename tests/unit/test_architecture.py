@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 APP = Path(__file__).resolve().parents[2] / "app"
-# What runs inside the user's training process is no part of the package: Python 3.8, no import of ours, torch only where
-# the trainer has it already. tests/unit/test_trainhook_shape.py has its rules.
+# What runs inside the user's training process is no part of the package: Python 3.8, no import of ours, torch only
+# where the trainer has it already. tests/unit/test_trainhook_shape.py has its rules.
 HOOK = APP / "trainhook" / "site"
 MODULES = sorted(
     path for path in APP.rglob("*.py") if "migrations/versions" not in path.as_posix() and HOOK not in path.parents
