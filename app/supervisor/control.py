@@ -1,7 +1,7 @@
 """The control directory of one generation, from the agent's side. See docs/reference/control-directory.md."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from tunewarden.errors import Refused
 from tunewarden.supervisor.control_file import (
     NO_ROOM,
     absolute_path,
+    loss_of,
     number,
     read_object,
     set_room_aside,
@@ -38,6 +39,7 @@ class Hello:
 
     can: frozenset[str]
     pid: int | None
+    framework: str | None = None  # accelerate or transformers, where the training hook said hello
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +60,34 @@ class State:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TorchMemory:
+    """What torch's allocator says of one card: bytes, and counts of this generation. None: not said."""
+
+    allocated: int | None = None
+    reserved: int | None = None
+    peak: int | None = None
+    retries: int | None = None
+    ooms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress:
-    """progress.json. Seconds and counts are of this generation, `step` of the whole training. None: not said."""
+    """progress.json. Seconds and counts are of this generation, `step` of the whole training. None: not said.
+
+    `loss` may be NaN or infinite. `source` is hook, trainer or log: who counted.
+    """
 
     step: int
-    total_steps: int | None
-    phase: str | None
-    loss: float | None
-    step_seconds_sum: float | None
-    step_seconds_count: int | None
-    data_wait_seconds_sum: float | None
-    last_state: State | None
+    total_steps: int | None = None
+    phase: str | None = None
+    loss: float | None = None
+    step_seconds_sum: float | None = None
+    step_seconds_count: int | None = None
+    data_wait_seconds_sum: float | None = None
+    last_state: State | None = None
+    micro_steps: int | None = None
+    memory: TorchMemory = TorchMemory()
+    source: str = "trainer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +125,8 @@ class ControlDirectory:
         can = raw.get("can")
         said = can[:_MOST_NAMES] if isinstance(can, list) else []
         names = frozenset(name for each in said if (name := text(each, _NAME_CHARS)) is not None)
-        return Hello(can=names, pid=whole_number(raw.get("pid")))
+        framework = text(raw.get("framework"), _NAME_CHARS)
+        return Hello(can=names, pid=whole_number(raw.get("pid")), framework=framework)
 
     def ranks(self) -> Ranks:
         pids, multi_node = [], False
@@ -128,11 +148,14 @@ class ControlDirectory:
             step=step,
             total_steps=whole_number(raw.get("total_steps")),
             phase=text(raw.get("phase"), _NAME_CHARS),
-            loss=number(raw.get("loss")),
+            loss=loss_of(raw.get("loss")),
             step_seconds_sum=number(raw.get("step_seconds_sum")),
             step_seconds_count=whole_number(raw.get("step_seconds_count")),
             data_wait_seconds_sum=number(raw.get("data_wait_seconds_sum")),
             last_state=_state(raw.get("last_state")),
+            micro_steps=whole_number(raw.get("micro_steps")),
+            memory=_memory(raw.get("memory")),
+            source=text(raw.get("source"), _NAME_CHARS) or "trainer",
         )
 
     def resumed(self) -> State | None:
@@ -235,6 +258,11 @@ class ControlDirectory:
         except OSError as error:
             said = f"{self.path / name} can't be written: {error.strerror}"
             raise Refused(Reason.NO_DISK_SPACE if error.errno in NO_ROOM else otherwise, said) from error
+
+
+def _memory(raw: object) -> TorchMemory:
+    said = raw if isinstance(raw, dict) else {}
+    return TorchMemory(**{field.name: whole_number(said.get(field.name)) for field in fields(TorchMemory)})
 
 
 def _state(raw: object) -> State | None:

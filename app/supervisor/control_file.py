@@ -4,6 +4,7 @@ import errno
 import functools
 import json
 import logging
+import math
 import os
 import stat
 import tempfile
@@ -107,6 +108,15 @@ def number(value: object) -> float | None:
     except OverflowError:  # an integer of 400 digits
         return None
     return found if abs(found) < float("inf") else None
+
+
+def loss_of(value: object) -> float | None:
+    """A loss: a finite number, or one of "nan", "inf", "-inf", for JSON has no such numbers; a bare NaN counts too."""
+    if isinstance(value, str):
+        return float(value) if value in ("nan", "inf", "-inf") else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return value
+    return number(value)
 
 
 def text(value: object, most: int) -> str | None:
