@@ -1,6 +1,7 @@
 """The control directory as a job may leave it: nothing in it hangs the agent, ends it, or makes it raise an OSError."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from tests.unit.test_journal import room
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
-from tunewarden.supervisor.control import ControlDirectory, Mode, State
+from tunewarden.supervisor.control import ControlDirectory, Mode, Progress, State, TorchMemory
 from tunewarden.supervisor.control_file import MOST_BYTES
 
 READ_ALL = """
@@ -66,7 +67,37 @@ def test_any_number_in_progress_is_read_or_passed_over(tmp_path: Path, value: st
     (tmp_path / "progress.json").write_text(f'{{"step": 5, {content}}}')
     found = ControlDirectory(tmp_path).progress()
 
-    assert found is None or {found.loss, found.total_steps, found.step_seconds_sum, found.last_state} == {None}
+    assert found is None or {found.total_steps, found.step_seconds_sum, found.last_state} == {None}
+    assert found is None or found.loss in (None, math.inf)  # what Python reads 1e999 as: a loss may be infinite
+
+
+@pytest.mark.parametrize(
+    ("written", "loss"),
+    [("0.5", 0.5), ('"nan"', math.nan), ('"inf"', math.inf), ('"-inf"', -math.inf), ("NaN", math.nan), ('"1e5"', None)],
+)
+def test_a_loss_that_is_no_number_is_kept(tmp_path: Path, written: str, loss: float | None) -> None:
+    """JSON has no NaN, so the hook writes a string; a trainer that writes Python's NaN is understood too."""
+    (tmp_path / "progress.json").write_text(f'{{"step": 5, "loss": {written}}}')
+    found = ControlDirectory(tmp_path).progress()
+
+    assert found is not None
+    assert repr(found.loss) == repr(loss)
+
+
+def test_what_the_hook_says_is_read_and_absent_without_it(tmp_path: Path) -> None:
+    """Micro-steps, torch's memory, who counted, the framework; a trainer of its own says none of them."""
+    control = ControlDirectory(tmp_path)
+    memory = {"allocated": 1, "reserved": 2, "peak": 3, "retries": 4, "ooms": "x"}
+    said = {"step": 5, "micro_steps": 10, "source": "hook", "memory": memory}
+    (tmp_path / "progress.json").write_text(json.dumps(said))
+    (tmp_path / "hello.json").write_text('{"protocol": 1, "framework": "accelerate"}')
+    found, hello = control.progress(), control.hello()
+    (tmp_path / "progress.json").write_text('{"step": 5, "memory": 7}')
+
+    assert found is not None and hello is not None
+    assert (found.micro_steps, found.source, hello.framework) == (10, "hook", "accelerate")
+    assert found.memory == TorchMemory(allocated=1, reserved=2, peak=3, retries=4, ooms=None)
+    assert control.progress() == Progress(step=5, source="trainer", memory=TorchMemory())
 
 
 @pytest.mark.parametrize("step", ["1" + "0" * 400, "-1", "1.5", "null"])
