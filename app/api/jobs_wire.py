@@ -13,6 +13,8 @@ from tunewarden.domain.reason import Reason
 PROTOCOL = 1
 _DETAIL_LIMIT = 256 * 1024  # characters of one text in a report's detail
 _MOST_LABELS = 64
+_MOST_KNOBS = 64
+_LONGEST_NAME = 256
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Short = Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -22,6 +24,27 @@ Generation = Annotated[int, Field(ge=1, le=1_000_000)]
 
 def _empty_is_default(value: Any) -> Any:
     return {} if value is None else value
+
+
+def _name(value: Any) -> str:
+    """A file name. A registration is never refused for what only describes the job."""
+    return value.replace("\\", "/").rpartition("/")[2][:_LONGEST_NAME] if isinstance(value, str) else ""
+
+
+def _word(value: Any) -> str:
+    return value[:64] if isinstance(value, str) else ""
+
+
+def _words(value: Any) -> list[str]:
+    found = value[:_MOST_KNOBS] if isinstance(value, list) else []
+    return [word for word in found if isinstance(word, str) and 0 < len(word) <= 64]
+
+
+def _knobs(value: Any) -> dict[str, str] | None:
+    if not isinstance(value, dict):
+        return None
+    pairs = [(name, text) for name, text in value.items() if isinstance(name, str) and isinstance(text, str)]
+    return {name: text[:_LONGEST_NAME] for name, text in pairs[:_MOST_KNOBS] if 0 < len(name) <= 64}
 
 
 class _Message(BaseModel):
@@ -58,6 +81,10 @@ class Registration(_Message):
         BeforeValidator(_empty_is_default),
     ]
     trainer: Annotated[str, StringConstraints(max_length=64)] = "unknown"
+    config_name: Annotated[str, BeforeValidator(_name)] = ""
+    model_type: Annotated[str, BeforeValidator(_word)] = ""
+    knobs: Annotated[dict[str, str] | None, BeforeValidator(_knobs)] = None
+    changeable: Annotated[list[str], BeforeValidator(_words)] = Field(default_factory=list)
     can: Annotated[list[Short], Field(max_length=16, default_factory=list)]
     ranks: Annotated[int, Field(ge=1, le=100_000)] = 1
     multi_node: bool = False
@@ -77,6 +104,10 @@ class Registration(_Message):
             state=JobState(self.state) if known else JobState.RUNNING,
             enforce=self.enforce,
             trainer=self.trainer,
+            config_name=self.config_name,
+            model_type=self.model_type,
+            knobs=self.knobs,
+            changeable=frozenset(self.changeable),
             labels=self.labels,
             gpus=None if self.gpus is None else tuple(gpu.gpu() for gpu in self.gpus),
             host_gpus=tuple(gpu.gpu() for gpu in self.host_gpus),

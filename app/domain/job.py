@@ -39,6 +39,10 @@ class Job:
     enforce: bool = False
     held: bool = False
     trainer: str = "unknown"
+    config_name: str = ""  # the file name of the config that rules; never a path
+    model_type: str = ""  # sd15, sdxl, flux …, where it is known
+    knobs: Mapping[str, str] | None = None  # canonical name -> value as the config sets it; None: unknown
+    changeable: frozenset[str] = frozenset()  # the canonical knobs that an order may change
     labels: Mapping[str, str] = field(default_factory=dict)
     gpus: tuple[Gpu, ...] | None = None  # the cards that the job uses; None: unknown, so no alert can mean it by GPU
     host_gpus: tuple[Gpu, ...] = ()  # every card of its host: the registered index -> uuid map

@@ -110,6 +110,10 @@ jobs = Table(
     Column("ended_at", Float, nullable=True),
     Column("waits_until", Float, nullable=True),  # state waiting: until when an order can still launch
     Column("sample", JSON, nullable=True),  # the newest heartbeat, as received
+    Column("config_name", String(256), nullable=True),
+    Column("model_type", String(64), nullable=True),
+    Column("knobs", JSON, nullable=True),  # {canonical name: value}; null: unknown
+    Column("changeable", JSON, nullable=True),  # [canonical name] of those that an order may change
     Index("ix_jobs_state", "state"),
     Index("ix_jobs_host", "host_id", "name"),
 )
