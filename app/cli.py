@@ -84,9 +84,13 @@ def run(
         str | None,
         typer.Option(help="A pretended card, e.g. 24GiB/256MiB: full at so much RSS; @1 at the end: another card."),
     ] = None,
+    no_hook: Annotated[
+        bool, typer.Option("--no-hook", help="Leave PYTHONPATH alone: without the training hook few can be saved.")
+    ] = False,
 ) -> None:
     """Run a training command so that it can be saved, stopped, adjusted and restarted: tunewarden run -- CMD ..."""
-    _part("commandline.run").run_job(_reach(), context.args, name, label or [], enforce, grace, simulate_gpu)
+    start = _part("commandline.run").run_job
+    start(_reach(), context.args, name, label or [], enforce, grace, simulate_gpu, hook=not no_hook)
 
 
 @cli.command()

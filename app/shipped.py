@@ -10,3 +10,8 @@ def shipped_dir(name: str) -> Path:
     """The folder `rules` or `examples`: inside an installed package, or in the checkout that this code runs from."""
     installed = _PACKAGE / "shipped" / name
     return installed if installed.is_dir() else _PACKAGE.parent / _IN_CHECKOUT[name]
+
+
+def hook_dir() -> Path:
+    """The folder that a job gets on its PYTHONPATH: only the training hook lies there."""
+    return _PACKAGE / "trainhook" / "site"

@@ -1,11 +1,14 @@
 """`tunewarden run`: takes the words, then becomes the keeper of the job."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from tunewarden.config import Settings
 from tunewarden.errors import SettingsError
 from tunewarden.sampling.simulated import SimulatedCard
+from tunewarden.shipped import hook_dir
 from tunewarden.supervisor.start import exec_keeper, prepare
 
 LABEL_LIMIT = 10
@@ -19,6 +22,7 @@ def run_job(
     enforce: bool,
     grace_s: float,
     simulate_gpu: str | None,
+    hook: bool,
 ) -> NoReturn:
     """Check the words, write the run folder, and exec the keeper.
 
@@ -42,8 +46,20 @@ def run_job(
         heartbeat_s=settings.heartbeat.total_seconds(),
         state_dir=settings.state,
         node=None,
+        hook=usable_hook() if hook else None,
     )
     exec_keeper(prepared)
+
+
+def usable_hook() -> Path:
+    """The training hook's folder. Raises SettingsError where it can't stand on a PYTHONPATH."""
+    folder = hook_dir()
+    if os.pathsep in str(folder):
+        raise SettingsError(
+            f"{folder}: a folder with {os.pathsep!r} in its name can't stand on PYTHONPATH; "
+            "install tunewarden elsewhere, or say --no-hook"
+        )
+    return folder
 
 
 def read_labels(words: Sequence[str]) -> dict[str, str]:

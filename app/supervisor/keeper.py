@@ -56,7 +56,7 @@ class Keeper:
             ignored=self._signals.ignored,
         )
         self._agent = Agent(folder, inherited, time.monotonic())
-        self._job = Job(folder, self._spec["job_id"], self._wiring, env, self._signals.ignored)
+        self._job = Job(folder, self._spec, self._wiring, env, self._signals.ignored)
         self._interrupts = 0
         self._acted_alone = False
         self._unheard: int | None = None  # SIGINT or SIGTERM that the agent was told of and has not heard

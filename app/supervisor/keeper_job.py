@@ -14,20 +14,37 @@ from tunewarden.supervisor.keeper_streams import Wiring
 from tunewarden.supervisor.run_folder import RunFolder
 
 
+def with_hook(env: Mapping[bytes, bytes], hook: str | None) -> Mapping[bytes, bytes]:
+    """The environment with the hook's folder first on PYTHONPATH, and what stood there behind it, to the byte.
+
+    Python takes an empty PYTHONPATH for none, but an empty part of one for the current directory: so nothing stands
+    behind the folder where nothing was given.
+    """
+    if hook is None:
+        return env
+    before = env.get(b"PYTHONPATH", b"")
+    return {**env, b"PYTHONPATH": os.fsencode(hook) + (b":" + before if before else b"")}
+
+
 class Job:
     """The newest generation: its launcher, and how that ended."""
 
     def __init__(
-        self, folder: RunFolder, job_id: str, wiring: Wiring, env: Mapping[bytes, bytes], ignored: Collection[int]
+        self,
+        folder: RunFolder,
+        spec: Mapping[str, Any],
+        wiring: Wiring,
+        env: Mapping[bytes, bytes],
+        ignored: Collection[int],
     ) -> None:
         self.generation = 0
         self.launcher: ProcessId | None = None
         self.exit_status: int | None = None  # negative: the signal
         self.ended_at = 0.0  # on the monotonic clock
         self._folder = folder
-        self._id = job_id
+        self._id: str = spec["job_id"]
         self._wiring = wiring
-        self._env = env
+        self._env = with_hook(env, spec.get("hook"))
         # With a pty the launcher leads a session, and its death would hang up on a trainer that lives on.
         self._ignored = {*ignored, *(() if wiring.slave is None else (signal.SIGHUP,))}
 

@@ -28,13 +28,14 @@ class RunSpec:
     heartbeat_s: float
     node: str
     host_id: str
+    hook: Path | None = None  # the training hook's folder, first on the job's PYTHONPATH; None: --no-hook
 
     @classmethod
     def read(cls, folder: RunFolder) -> "RunSpec":
         """Read `spec.json`. Raises SettingsError when it can't be used."""
         try:
             raw = folder.read_spec()
-            token_file = raw.get("token_file")
+            token_file, hook = raw.get("token_file"), raw.get("hook")
             return cls(
                 job_id=str(raw["job_id"]),
                 name=str(raw["name"]),
@@ -49,6 +50,7 @@ class RunSpec:
                 heartbeat_s=float(raw.get("heartbeat_s") or DEFAULT_HEARTBEAT_S),
                 node=str(raw["node"]),
                 host_id=str(raw["host_id"]),
+                hook=Path(hook) if hook else None,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             where = folder.spec_file

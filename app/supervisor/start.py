@@ -65,9 +65,11 @@ def prepare(
     heartbeat_s: float,
     state_dir: Path,
     node: str | None,
+    hook: Path | None = None,
 ) -> Prepared:
     """Take the name and write the run folder of a job that runs `argv` in the current directory. Launches nothing.
 
+    `hook` is the folder that goes first on the job's PYTHONPATH; None leaves PYTHONPATH alone.
     Raises SettingsError when the name can't be used or is taken by a living run, or the state folder can't be written;
     CommandNotFound without the command.
     """
@@ -90,6 +92,7 @@ def prepare(
         "heartbeat_s": heartbeat_s,
         "node": node or socket.gethostname(),
         "host_id": host_id(),
+        "hook": None if hook is None else str(hook),
     }
     try:
         return _write_run(state_dir, job_id, name, spec)

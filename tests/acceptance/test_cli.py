@@ -12,9 +12,11 @@ import pytest
 
 from tests.acceptance.world import CONFIG, EXAMPLES, Job, World
 from tunewarden.demo.evidence import gone, read_json, sha256
+from tunewarden.shipped import hook_dir
 
 LONG = {"train_samples": 40000, "step_seconds": 0.05, "activation_mb_per_sample": 2}
 ENDED = "select ended_cause from jobs where job_id = ? and ended_cause is not null"
+HOOK = str(hook_dir())
 PAYLOADS = Path(__file__).parents[1] / "golden" / "alertmanager-0.25"
 
 
@@ -332,16 +334,31 @@ def test_ctrl_c_saves_stops_and_ends_with_130(desk: World) -> None:
     assert desk.until(lambda: desk.rows(ENDED, job.job_id)) == [("user_stop",)]
 
 
-def test_a_job_is_told_what_it_would_be_told_without_us(desk: World) -> None:
-    """Environment and arguments reach it unchanged; only the three variables of the control directory are added."""
+@pytest.mark.parametrize(
+    ("options", "given", "expected"),
+    [
+        ([], {}, HOOK),
+        ([], {"PYTHONPATH": ""}, HOOK),  # Python takes it for none: no ":" behind the folder, which would mean "here"
+        ([], {"PYTHONPATH": "/nowhere:"}, f"{HOOK}:/nowhere:"),
+        (["--no-hook"], {"PYTHONPATH": "/nowhere:"}, "/nowhere:"),
+        (["--no-hook"], {"PYTHONPATH": ""}, ""),
+        (["--no-hook"], {}, None),
+    ],
+    ids=["none", "empty", "set", "no-hook", "no-hook-empty", "no-hook-none"],
+)
+def test_a_job_is_told_what_it_would_be_told_without_us(
+    desk: World, options: list[str], given: dict[str, str], expected: str | None
+) -> None:
+    """Environment and arguments reach it unchanged but for our three variables, and the hook's folder on PYTHONPATH."""
     show = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
-    odd = {"ODD": "a b\n'c' $HOME", "PYTHONPATH": "/nowhere"}
-    done = desk.command("run", "--", sys.executable, "-c", show, "--flag", "", "a b", "*", **odd)
+    odd = {"ODD": "a b\n'c' $HOME", **given}
+    done = desk.command("run", *options, "--", sys.executable, "-c", show, "--flag", "", "a b", "*", **odd)
     environment, argv = json.loads(done.stdout.splitlines()[0])
     added = {name for name in environment if name.startswith("TUNEWARDEN_")}
 
     assert argv == ["--flag", "", "a b", "*"]
     assert added - {"TUNEWARDEN_CONFIG"} == {"TUNEWARDEN_CONTROL_DIR", "TUNEWARDEN_JOB", "TUNEWARDEN_GENERATION"}
-    assert {**desk.environment, **odd} == {name: value for name, value in environment.items() if name not in added} | {
-        "TUNEWARDEN_CONFIG": desk.environment["TUNEWARDEN_CONFIG"]
-    }
+    assert environment.pop("PYTHONPATH", None) == expected
+    assert {**desk.environment, **odd, "PYTHONPATH": ""} == {"PYTHONPATH": ""} | {
+        name: value for name, value in environment.items() if name not in added
+    } | {"TUNEWARDEN_CONFIG": desk.environment["TUNEWARDEN_CONFIG"]}
