@@ -31,7 +31,7 @@ class Inherited:
     argv: Sequence[str]
     env: Mapping[bytes, bytes]
     drains: Mapping[str, int]
-    lock_fd: int
+    lock_fd: int | None  # None: the job has no name of its own to hold
     ignored: frozenset[int]
 
 
@@ -128,7 +128,8 @@ class Agent:
             if drain not in numbers:
                 numbers[drain] = _SOCKET_FD + len(fds)
                 fds[numbers[drain]] = drain
-        fds[_SOCKET_FD + len(fds)] = self._inherited.lock_fd
+        if self._inherited.lock_fd is not None:
+            fds[_SOCKET_FD + len(fds)] = self._inherited.lock_fd
         return fds, {name: numbers[drain] for name, drain in self._inherited.drains.items()}
 
     def send(self, message: Mapping[str, Any]) -> bool:

@@ -29,6 +29,7 @@ class Situation:
 
     generation: int = 1
     launcher: ProcessId | None = None
+    joined: tuple[ProcessId, ...] = ()  # the processes that a watcher follows, in place of a launcher's tree
     fds: dict[str, int] = field(default_factory=dict)
     endings: dict[int, int | None] = field(default_factory=dict)  # generation -> exit status, None: nobody reaped it
     launch_errors: dict[str, str] = field(default_factory=dict)  # id of the request -> what is wrong
@@ -47,6 +48,8 @@ class Situation:
         match message.get("type"):
             case "hello":
                 self._greet(message)
+            case "joined":
+                self.joined = _processes(message)
             case "launched":
                 self.generation = int(message["generation"])
                 self.launcher = _process(message)
@@ -66,9 +69,10 @@ class Situation:
     def _greet(self, message: Mapping[str, Any]) -> None:
         self.generation = int(message["generation"])
         self.launcher = _process(message)
+        self.joined = _processes(message)
         self.fds = {str(name): int(fd) for name, fd in (message.get("fds") or {}).items()}
         self.interrupts = max(self.interrupts, int(message.get("interrupts") or 0))
-        if message.get("ended") is not None:
+        if message.get("ended") is not None or message.get("gone"):
             self.endings[self.generation] = _status(message["ended"])
         self.greeted = True
 
@@ -186,6 +190,10 @@ def _parent_at(talk: socket.socket) -> ProcessId | None:
 def _process(message: Mapping[str, Any]) -> ProcessId | None:
     pid, ticks = message.get("pid"), message.get("start_ticks")
     return ProcessId(pid=int(pid), start_ticks=int(ticks)) if pid and ticks is not None else None
+
+
+def _processes(message: Mapping[str, Any]) -> tuple[ProcessId, ...]:
+    return tuple(ProcessId(pid=int(pid), start_ticks=int(ticks)) for pid, ticks in message.get("roots") or ())
 
 
 def _status(value: object) -> int | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tunewarden.errors import SettingsError
 from tunewarden.supervisor.run_folder import RunFolder
+from tunewarden.supervisor.started_by import StartedBy
 
 DEFAULT_GRACE_S = 120.0
 DEFAULT_HEARTBEAT_S = 5.0
@@ -29,6 +30,8 @@ class RunSpec:
     node: str
     host_id: str
     hook: Path | None = None  # the training hook's folder, first on the job's PYTHONPATH; None: --no-hook
+    started_by: StartedBy = StartedBy.RUN
+    ends_with_cell: bool = False  # it is stopped by ending its cell or thread: its processes are never signalled
 
     @classmethod
     def read(cls, folder: RunFolder) -> "RunSpec":
@@ -51,6 +54,8 @@ class RunSpec:
                 node=str(raw["node"]),
                 host_id=str(raw["host_id"]),
                 hook=Path(hook) if hook else None,
+                started_by=StartedBy(raw.get("started_by") or StartedBy.RUN),
+                ends_with_cell=bool(raw.get("ends_with_cell")),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             where = folder.spec_file
