@@ -4,18 +4,17 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tunewarden.domain.job_series import Family, Kind, Point, families, job_labels
 from tunewarden.domain.sample import CardOnHost, Entry, HostSample
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Samples = Iterable[tuple[Sequence[str], float | None]]
 
-PHASES = ("load", "cache", "train", "eval", "sample", "checkpoint")
 _CARD = ("device", "uuid", "node")
-_JOB = ("training_job", "training_job_id", "generation", "node")
 
 
 class Board(Protocol):
@@ -119,82 +118,54 @@ def _host_value(host: HostSample, field: str) -> float | None:
 
 def _jobs(board: Board, now: float) -> list[Metric]:
     entries = [(_job_labels(entry), entry) for entry in board.jobs(now)]
-
-    def values(field: str) -> Samples:
-        return [(labels, getattr(entry.heartbeat.job, field)) for labels, entry in entries]
-
+    about = Family(
+        name="tunewarden_job_info",
+        kind=Kind.GAUGE,
+        text="Always 1; what the job is.",
+        points=tuple(Point(suffix="", labels={**labels, **_about(entry)}, value=1.0) for labels, entry in entries),
+    )
     return [
-        _step_seconds(entries),
-        *(_gauge(f"tunewarden_job_{name}", text, _JOB, values(field)) for name, text, field in _JOB_GAUGES),
-        *(_counter(f"tunewarden_job_{name}", text, _JOB, values(field)) for name, text, field in _JOB_COUNTERS),
-        _gauge(
-            "tunewarden_job_phase",
-            "1 for the phase that the job is in, 0 for the others.",
-            (*_JOB, "phase"),
-            _phases(entries),
-        ),
-        _gauge(
-            "tunewarden_job_info",
-            "Always 1; what the job is.",
-            (*_JOB, "trainer", "state", "enforce", "held"),
-            [((*labels, *_about(entry)), 1.0) for labels, entry in entries],
-        ),
+        *map(_metric, families([(labels, entry.heartbeat.job) for labels, entry in entries])),
+        _metric(about),
         _gauge(
             "tunewarden_job_gpu",
             "Always 1 for each card that a job uses: to join a job to the series of its cards.",
             ("training_job_id", "uuid", "node"),
-            _cards_of_jobs(entries),
+            _cards_of_jobs([entry for _, entry in entries]),
         ),
     ]
 
 
-_JOB_GAUGES = (
-    ("planned_steps", "Optimizer steps that the whole training is to make.", "total_steps"),
-    ("loss", "The last loss that the trainer wrote.", "loss"),
-    ("resident_memory_bytes", "Resident memory of all processes of the job.", "rss_bytes"),
-    ("cpu_cores", "CPU cores that the job's processes use.", "cpu_cores"),
-    ("log_idle_seconds", "Since when the job has written nothing.", "log_idle_s"),
-    ("steps_per_second", "Optimizer steps a second over the last minute.", "step_rate"),
-    ("median_steps_per_second", "Median of the minute rates of this generation.", "step_rate_median"),
-    ("last_state_step", "The step of the newest complete checkpoint.", "last_state_step"),
-    ("resumed_step", "The step from which this generation went on.", "resumed_step"),
-)
-_JOB_COUNTERS = (
-    ("optimizer_steps_total", "Optimizer steps of the whole training, over all generations.", "step"),
-    ("data_wait_seconds_total", "Time of the steps that was spent waiting for data.", "data_wait_seconds_sum"),
-    ("read_bytes_total", "Bytes that the job's processes read from storage.", "read_bytes"),
-    ("oom_lines_total", "Out-of-memory lines in the job's log.", "oom_lines"),
-)
+def _metric(family: Family) -> Metric:
+    """The library's families take one set of label names; jobs have different ones, for users name their own."""
+    metric = Metric(family.name, family.text, family.kind.value)
+    for point in family.points:
+        metric.add_sample(family.name + point.suffix, dict(point.labels), point.value)
+    return metric
 
 
-def _job_labels(entry: Entry) -> tuple[str, str, str, str]:
-    return (entry.job.name, entry.job.job_id, str(entry.heartbeat.generation), entry.job.node)
-
-
-def _about(entry: Entry) -> tuple[str, str, str, str]:
+def _job_labels(entry: Entry) -> dict[str, str]:
     job = entry.job
-    return (job.trainer, entry.heartbeat.state, str(job.enforce).lower(), str(job.held).lower())
+    return job_labels(
+        name=job.name,
+        job_id=job.job_id,
+        generation=entry.heartbeat.generation,
+        node=job.node,
+        config_name=job.config_name,
+        model_type=job.model_type or job.trainer,
+        user=job.labels,
+    )
 
 
-def _step_seconds(entries: list[tuple[tuple[str, str, str, str], Entry]]) -> Metric:
-    text = "Wall time of the optimizer steps of this generation, the wait for data included."
-    family = SummaryMetricFamily("pytorch_step_duration_seconds", text, labels=_JOB)
-    for labels, entry in entries:
-        job = entry.heartbeat.job
-        if job.step_seconds_count is not None and job.step_seconds_sum is not None:
-            family.add_metric(labels, count_value=job.step_seconds_count, sum_value=job.step_seconds_sum)
-    return family
+def _about(entry: Entry) -> dict[str, str]:
+    job, beat = entry.job, entry.heartbeat
+    words = {"trainer": job.trainer, "framework": beat.job.framework or "", "state": beat.state}
+    switches = {"enforce": str(job.enforce).lower(), "held": str(job.held).lower()}
+    return {name: text for name, text in {**words, **switches}.items() if text}
 
 
-def _phases(entries: list[tuple[tuple[str, str, str, str], Entry]]) -> Samples:
-    for labels, entry in entries:
-        if entry.heartbeat.job.phase is not None:
-            for phase in PHASES:  # a phase of a newer trainer is 0 everywhere rather than a series of its own
-                yield (*labels, phase), float(entry.heartbeat.job.phase == phase)
-
-
-def _cards_of_jobs(entries: list[tuple[tuple[str, str, str, str], Entry]]) -> Samples:
-    for _, entry in entries:
+def _cards_of_jobs(entries: Iterable[Entry]) -> Samples:
+    for entry in entries:
         cards = entry.heartbeat.gpus_of_job if entry.heartbeat.gpus_of_job is not None else entry.job.gpus
         for gpu in cards or ():
             yield (entry.job.job_id, gpu.uuid, entry.job.node), 1.0

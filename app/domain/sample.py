@@ -66,7 +66,11 @@ class HostSample:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSample:
-    """The job of one heartbeat, in the words of progress.json: `*_sum`, `*_count`, `read_bytes` are counters."""
+    """The job of one heartbeat, in the words of progress.json: `*_sum`, `*_count`, `read_bytes` are counters.
+
+    `loss` may be NaN or infinite. `torch_*` are the allocator's: bytes, and counters. `source` says who counted the
+    steps: hook, trainer or log.
+    """
 
     step: int | None = None
     total_steps: int | None = None
@@ -85,6 +89,17 @@ class JobSample:
     resumed_step: int | None = None
     last_state_step: int | None = None
     last_state_path: str | None = None
+    micro_steps: int | None = None
+    step_idle_s: float | None = None
+    step_seconds_median: float | None = None
+    data_wait_share: float | None = None
+    torch_allocated: int | None = None
+    torch_reserved: int | None = None
+    torch_peak: int | None = None
+    torch_retries: int | None = None
+    torch_ooms: int | None = None
+    source: str | None = None
+    framework: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +205,7 @@ def _job(item: Mapping[str, Any]) -> JobSample:
         step=_whole(item.get("step")),
         total_steps=_whole(item.get("total_steps")),
         phase=_text(item.get("phase")),
-        loss=_number(item.get("loss")),
+        loss=_loss(item.get("loss")),
         step_seconds_sum=_number(item.get("step_seconds_sum")),
         step_seconds_count=_whole(item.get("step_seconds_count")),
         data_wait_seconds_sum=_number(item.get("data_wait_seconds_sum")),
@@ -204,6 +219,17 @@ def _job(item: Mapping[str, Any]) -> JobSample:
         resumed_step=_whole(item.get("resumed_step")),
         last_state_step=_whole(item.get("last_state_step")),
         last_state_path=_path(item.get("last_state_path")),
+        micro_steps=_whole(item.get("micro_steps")),
+        step_idle_s=_number(item.get("step_idle_s")),
+        step_seconds_median=_number(item.get("step_seconds_median")),
+        data_wait_share=_number(item.get("data_wait_share")),
+        torch_allocated=_whole(item.get("torch_allocated")),
+        torch_reserved=_whole(item.get("torch_reserved")),
+        torch_peak=_whole(item.get("torch_peak")),
+        torch_retries=_whole(item.get("torch_retries")),
+        torch_ooms=_whole(item.get("torch_ooms")),
+        source=_text(item.get("source")),
+        framework=_text(item.get("framework")),
     )
 
 
@@ -229,6 +255,11 @@ def _number(value: Any) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def _loss(value: Any) -> float | None:
+    """A number, or one of "nan", "inf", "-inf": JSON has no such numbers, and that a loss is none is news."""
+    return float(value) if isinstance(value, str) and value in ("nan", "inf", "-inf") else _number(value)
 
 
 def _whole(value: Any) -> int | None:

@@ -17,7 +17,7 @@ from tunewarden.supervisor.control import ControlDirectory, Mode, State
 from tunewarden.supervisor.local_stop import trainer_of
 from tunewarden.supervisor.orders import parse_order
 from tunewarden.supervisor.service_watch import ServiceWatch
-from tunewarden.supervisor.step_rate import StepRates
+from tunewarden.supervisor.step_rate import StepClock, StepRates
 
 ORDER = {"protocol": 1, "order_id": "o-1", "job_id": "j", "generation": 1, "kind": "replace"}
 GIB = 1 << 30
@@ -170,13 +170,13 @@ def test_a_receipt_without_a_usable_path_is_not_ok(tmp_path: Path, path: object)
     assert not receipt.ok
 
 
-def test_a_loss_that_is_no_number_reads_as_none(tmp_path: Path) -> None:
-    """Python's json writes NaN, which is no JSON: it must not reach the service."""
+def test_seconds_that_are_no_number_read_as_none(tmp_path: Path) -> None:
+    """Python's json writes NaN, which is no JSON: of all fields only the loss means something by it."""
     (tmp_path / "progress.json").write_text('{"step": 3, "loss": NaN, "step_seconds_sum": Infinity}')
     progress = ControlDirectory(tmp_path).progress()
 
     assert progress is not None
-    assert (progress.step, progress.loss, progress.step_seconds_sum) == (3, None, None)
+    assert (progress.step, str(progress.loss), progress.step_seconds_sum) == (3, "nan", None)
 
 
 def test_a_request_is_put_once(tmp_path: Path) -> None:
@@ -276,3 +276,48 @@ def test_an_agent_that_is_started_again_says_nothing_twice() -> None:
 
     assert silent is None
     assert answers == ("", f"{ANSWERS}: this run is watched from now on")
+
+
+def looked(clock: StepClock, at: float, step: int, *, training: bool = True, seconds: float | None = None) -> None:
+    """A look at a trainer whose steps take 2 s, half of it waiting for data, unless `seconds` says otherwise."""
+    spent = 2.0 * step if seconds is None else seconds
+    clock.add(at, step=step, training=training, seconds=spent, count=step, waited=spent / 2)
+
+
+def test_a_step_that_does_not_come_is_idle_time_only_where_one_is_due() -> None:
+    """An evaluation of an hour is no stall, nor does it count towards one."""
+    clock, idle = StepClock(), []
+    for at, step, training in (
+        (0, 1, True),
+        (5, 1, True),
+        (8, 2, True),
+        (60, 2, False),
+        (100, 2, True),
+        (104, 2, True),
+    ):
+        looked(clock, at, step, training=training)
+        idle.append(clock.idle_s())
+
+    assert idle == [0, 5, 0, None, 0, 4]
+
+
+def test_the_median_step_does_not_sink_while_the_job_stands_still() -> None:
+    """The window of a stall is made of it."""
+    clock = StepClock()
+    before = clock.median_s()
+    looked(clock, 0, 0)
+    for at in range(2000):
+        looked(clock, float(at), min(at, 10))
+
+    assert (before, clock.median_s(), clock.wait_share()) == (None, 2.0, None)
+
+
+def test_one_look_gives_the_mean_and_more_the_median() -> None:
+    """An agent that was started again knows at once how long a step takes; one slow step then moves little."""
+    clock = StepClock()
+    looked(clock, 0, 100, seconds=400.0)
+    mean = clock.median_s()
+    for at, seconds in ((1, 401.0), (2, 402.0), (3, 502.0)):
+        looked(clock, at, 100 + at, seconds=seconds)
+
+    assert (mean, clock.median_s(), clock.wait_share()) == (4.0, 1.0, 0.5)

@@ -119,7 +119,7 @@ def test_the_articles_names_are_there_in_their_units() -> None:
     found = series(board, 1.0)
 
     labels = " device=0 node=n1 uuid=GPU-a"
-    job_labels = " generation=1 node=n1 training_job=cat-lora training_job_id=j1"
+    job_labels = " generation=1 model_type=unknown node=n1 training_job=cat-lora training_job_id=j1"
     assert {name: found[name] for name in found if not name.startswith("tunewarden")} == {
         "gpu_memory_used" + labels: 3,
         "gpu_memory_free" + labels: 1,
@@ -219,6 +219,7 @@ def test_labels_with_quotes_and_newlines_stay_one_value() -> None:
     name = 'a"b\\c\nd{} 1'
     board.put(Job(**{**job().__dict__, "name": name}), heartbeat(job={"step": 1}), 0.0)
     text = exposition(board, CollectorRegistry(), 0.0).decode()
+    assert len(series(board, 0.0)) == 3
     names = {
         sample.labels["training_job"]
         for family in text_string_to_metric_families(text)
