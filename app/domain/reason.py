@@ -46,12 +46,15 @@ class Reason(StrEnum):
     WITHDRAWN = "withdrawn"  # the service took the order back before it was begun
     SERVICE_AWAY = "service_away"  # the service could not be asked for the go-ahead in time
     NO_RESUME_RECIPE = "no_resume_recipe"  # nothing proves that the job can go on from a checkpoint
+    CANNOT_RESUME = "cannot_resume"  # the trainer can't go on from this state with these settings
     NO_SAVE_CHANNEL = "no_save_channel"  # the trainer can't be told from outside to save
+    STARTED_ELSEWHERE = "started_elsewhere"  # a GUI, a notebook or a person started it: only they can start it again
     CONFIG_NOT_FOUND = "config_not_found"  # no config file that rules the knob was found
     CONFIG_MALFORMED = "config_malformed"  # the config can't be read
     CONFIG_CHANGED = "config_changed"  # the config was edited after the job had read it
     CONFIG_NOT_WRITABLE = "config_not_writable"  # no new file can be written beside the config
     KNOB_NOT_FOUND = "knob_not_found"  # the config does not set the knob
+    KNOB_HAS_TWO_SOURCES = "knob_has_two_sources"  # two places set the knob, and which one counts can't be told
     KNOB_NOT_CHANGEABLE = "knob_not_changeable"  # the knob's value is no plain number or word
     AT_MINIMUM = "at_minimum"  # the knob can't go lower
     EFFECTIVE_BATCH_WOULD_CHANGE = "effective_batch_would_change"  # the policy does not allow another effective batch

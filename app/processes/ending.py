@@ -71,6 +71,7 @@ def end_generation(
     may_kill: Callable[[], bool] = lambda: True,
     subreaper: int | None = None,
     spare: Collection[int] = (),
+    joined: Collection[ProcessId] = (),
 ) -> Ended:
     """End all of a job's generation that is ours: TERM, wait, KILL; returns when two looks in a row find nothing.
 
@@ -78,9 +79,10 @@ def end_generation(
     children is ended first. `may_kill` is asked before a KILL of anything but a frozen script; False ends nothing more
     and returns the survivors, the scripts among them still frozen: thawed, they would go on once the trainer obeys
     the TERM that it has got. Processes of another user or pid namespace are left alone and survive: who does not want
-    the rest to be ended without them asks `tree.strangers` first. `subreaper` and `spare` as in `tree.members`.
+    the rest to be ended without them asks `tree.strangers` first. `subreaper` and `spare` as in `tree.members`;
+    `joined` are further processes whose descendants are the job's.
     """
-    roots = () if launcher is None else (launcher,)
+    roots = (*(() if launcher is None else (launcher,)), *joined)
     act = _Act(trainers=frozenset(trainers), wait_term_s=wait_term_s, wait_kill_s=wait_kill_s, may_kill=may_kill)
 
     def look() -> tuple[Member, ...]:

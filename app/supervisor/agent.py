@@ -31,6 +31,7 @@ from tunewarden.supervisor.run import Run
 from tunewarden.supervisor.run_folder import RunFolder
 from tunewarden.supervisor.service_watch import ServiceWatch
 from tunewarden.supervisor.spec import RunSpec
+from tunewarden.supervisor.started_by import StartedBy
 
 KEEPER_FD = 3
 _TICK_S = 0.5
@@ -55,7 +56,8 @@ class Agent:
             job_id=spec.job_id,
             simulate_gpu=spec.simulate_gpu,
             situation=link.situation,
-            keeper_pid=link.keeper.pid if link.keeper else None,
+            # A watcher is the parent of much that is none of the job's: the GUI, other jobs.
+            keeper_pid=link.keeper.pid if link.keeper and spec.started_by is StartedBy.RUN else None,
             trainers=lambda: [process.pid for process in self.run.trainers()],
         )
         outbox = Outbox(self._service, journal, on_unknown_job=self._register_again, on_answer=link.wake)

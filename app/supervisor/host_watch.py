@@ -42,6 +42,7 @@ class HostWatch:
         self._lock = threading.RLock()
         self._source = open_gpu_source(simulate_gpu, self._pids, trainers)
         self._seen: _Seen | None = None
+        self._joined: tuple[ProcessId, ...] = ()  # of a watched job, all that was last seen of it
         self._read: tuple[float, tuple[GpuReading, ...]] | None = None
         self._cards: tuple[str, ...] | None = None  # the uuids that were the job's when it was last seen on a card
 
@@ -50,21 +51,29 @@ class HostWatch:
         """The keeper's pid while it lives."""
         return None if self._situation.keeper_lost else self._keeper_pid
 
+    @property
+    def roots(self) -> tuple[ProcessId, ...]:
+        """Whose descendants are the job's."""
+        if self._situation.joined:
+            return (*self._situation.joined, *self._joined)
+        return (self._situation.launcher,) if self._situation.launcher else ()
+
     def members(self, *, fresh: bool = False) -> tuple[Member, ...]:
         """The living processes of the job, parents first; up to half a second old unless `fresh`."""
         launcher, now = self._situation.launcher, time.monotonic()
         with self._lock:
             seen = self._seen
             if fresh or seen is None or seen.launcher != launcher or now - seen.at > _RECENT_S:
-                roots = (launcher,) if launcher else ()
-                found = members(roots, self._job_id, subreaper=self.subreaper)
+                found = members(self.roots, self._job_id, subreaper=self.subreaper)
+                if self._situation.joined:
+                    # What such a job leaves behind becomes no child of ours: it is known by having been seen.
+                    self._joined = tuple(member.id for member in found)
                 self._seen = seen = _Seen(at=now, launcher=launcher, members=found)
             return seen.members
 
     def strangers(self) -> tuple[Member, ...]:
         """The living processes of the job that are never signalled, by a fresh look."""
-        launcher = self._situation.launcher
-        return strangers((launcher,) if launcher else (), self._job_id, subreaper=self.subreaper)
+        return strangers(self.roots, self._job_id, subreaper=self.subreaper)
 
     def gpus(self, *, fresh: bool = False) -> tuple[GpuReading, ...]:
         """Every card of this host, up to a second ago unless `fresh`; empty where none can be read.
