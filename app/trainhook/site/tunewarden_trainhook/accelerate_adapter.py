@@ -1,0 +1,148 @@
+"""What the boundary needs of an Accelerator: save, load, facts; and where in an update the loop is."""
+
+import contextlib
+
+
+class Update:
+    """One optimizer update, from the first optimizer's step to the boundary.
+
+    `inside`: in an optimizer's step right now, or an exception came out of one. `stepped`: a real step was made.
+    """
+
+    def __init__(self):
+        self.inside = False
+        self.one_by_one = False  # the loop steps one optimizer again before it has stepped the others
+        self._optimizers = set()
+        self._schedulers = set()
+        self._zeroed = False
+
+    @property
+    def stepped(self):
+        return bool(self._optimizers)
+
+    def optimizer_stepped(self, optimizer):
+        self.one_by_one = self.one_by_one or id(optimizer) in self._optimizers
+        self._optimizers.add(id(optimizer))
+
+    def scheduler_stepped(self, scheduler):
+        if self._optimizers:
+            self._schedulers.add(id(scheduler))
+
+    def complete(self, adapter):
+        """At the end of a whole block: whether it made an update. Optimizers that we don't see are believed."""
+        return self.stepped or not adapter.optimizers()
+
+    def due(self, adapter, moment):
+        """Whether this moment of a loop without `accumulate` is the boundary: zero_grad, scheduler or backward."""
+        if not self._optimizers or (len(self._optimizers) < len(adapter.optimizers()) and not self.one_by_one):
+            return False
+        scheduled = self._schedulers >= {id(each) for each in adapter.schedulers()}
+        due = moment == "backward" or (scheduled and (moment == "zero_grad" or self._zeroed))
+        self._zeroed = self._zeroed or moment == "zero_grad"
+        return due
+
+    def half_done(self, adapter):
+        """Inside an optimizer's step, or between the optimizer's and the scheduler's."""
+        return self.inside or (self.stepped and not self._schedulers >= {id(each) for each in adapter.schedulers()})
+
+    def begin_next(self):
+        self.inside = self._zeroed = False
+        self._optimizers.clear()
+        self._schedulers.clear()
+
+
+class AccelerateAdapter:
+    """See boundary.py for what each method is for."""
+
+    framework = "accelerate"
+    can = ("save", "stop", "resume")
+    state_name = "step-{step:08d}"
+
+    def __init__(self, accelerator):
+        self.accelerator = accelerator
+        self.update = Update()
+        self.depth = 0  # of nested accumulate blocks
+        self.backward_seen = False
+        self.loading = self.ending = False
+        self._watched = []
+
+    def use(self, accelerator):
+        """A script may make several; the one with an optimizer is the one that trains."""
+        if accelerator is not self.accelerator and (accelerator._optimizers or not self.accelerator._optimizers):
+            self.accelerator = accelerator
+
+    def optimizers(self):
+        return self.accelerator._optimizers
+
+    def schedulers(self):
+        return self.accelerator._schedulers
+
+    def ready(self):
+        return bool(self.accelerator._models and self.accelerator._optimizers)
+
+    def before_forward(self, call):
+        """Have `call` called before the first forward of a prepared model."""
+        for model in self.accelerator._models:
+            if not any(each is model for each, _ in self._watched) and hasattr(model, "register_forward_pre_hook"):
+                self._watched.append((model, model.register_forward_pre_hook(lambda *_: call())))
+
+    def _unwatch(self):
+        for _, handle in self._watched:
+            handle.remove()
+        self._watched = []
+
+    def states_folder(self):
+        return self.accelerator.project_dir
+
+    def save(self, folder):
+        """By accelerate itself, without its automatic names, which would ignore the folder."""
+        project = self.accelerator.project_configuration
+        named, iteration = project.automatic_checkpoint_naming, project.iteration
+        project.automatic_checkpoint_naming = False
+        try:
+            type(self.accelerator).save_state._tunewarden(self.accelerator, folder)
+        finally:
+            project.automatic_checkpoint_naming, project.iteration = named, iteration
+
+    def can_save_alone(self):
+        kind = str(getattr(self.accelerator.distributed_type, "value", self.accelerator.distributed_type))
+        return kind in ("NO", "MULTI_GPU", "MULTI_CPU")
+
+    def load(self, path):
+        self._unwatch()
+        self.loading = True
+        try:
+            self.accelerator.load_state(path)
+        finally:
+            self.loading = False
+        self.accelerator.step = 0  # it counts micro-steps in a window; every state of ours ends one
+
+    def facts(self):
+        return {
+            "scheduler_epochs": [_inner(each, "scheduler").last_epoch for each in self.schedulers()],
+            "optimizer_steps": _most_steps(_inner(each, "optimizer") for each in self.optimizers()),
+        }
+
+    def mid_update(self):
+        return self.update.half_done(self)
+
+    def end(self):
+        """Close the trackers, so that their last lines are written. A tracker's trouble is not ours."""
+        self.ending = True
+        with contextlib.suppress(Exception):
+            self.accelerator.end_training()
+
+
+def _inner(wrapper, name):
+    return getattr(wrapper, name, wrapper)
+
+
+def _most_steps(optimizers):
+    """The largest `step` that an optimizer has counted for a parameter; None where it counts none."""
+    most = None
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            step = state.get("step") if isinstance(state, dict) else None
+            if step is not None:
+                most = max(most or 0, int(step))
+    return most

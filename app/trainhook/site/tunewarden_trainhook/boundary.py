@@ -1,0 +1,113 @@
+"""What is done at an optimizer-step boundary: count, poll, save, answer, park, stop at the total.
+
+`Boundary.at_step()` is called on the main thread of every rank, once after each optimizer step, when the scheduler has
+stepped too. It returns, or raises SystemExit(0) after a save that was asked with `save_and_stop` and at the total.
+
+An adapter is what a framework must offer (accelerate_patch and trainer_patch have one each):
+- `framework`: "accelerate" or "transformers"; `can`: words for hello.json, said at the first boundary;
+- `state_name`: pattern with {step}; `states_folder()`: where the trainer writes, or None;
+- `save(folder)`: write all that the next step depends on into the folder (it is there and empty); on every rank;
+- `can_save_alone()`: whether this rank's save needs no other rank (after a crash the others are not there);
+- `facts()`: {"scheduler_epochs": [last_epoch of each scheduler], "optimizer_steps": the optimizer's count or None};
+- `mid_update()`: whether an optimizer step was begun and it and its scheduler are not through;
+- `load(path)`: load a state now (where hook.json says resume_by hook); `end()`: close trackers before the end.
+"""
+
+import os
+import sys
+import time
+
+from . import metrics
+from .saving import save
+
+PARK_SECONDS = 60.0
+
+
+class Boundary:
+    def __init__(self, session):
+        self._session = session
+        self._seen = False
+        self._total_failed = False
+
+    def at_step(self):
+        session = self._session
+        session.counters.optimizer_step()
+        session.crash.forget()
+        if not self._seen:
+            self._seen = True
+            session.hello(session.adapter.can)
+        request = session.agreement.poll(session.counters.step)
+        if request is not None:
+            self._answer(request)
+        if self.at_total() and not self._total_failed:
+            self._finish()
+
+    def at_total(self):
+        settings = self._session.settings
+        total = settings.total_steps
+        return settings.stop_at_total and total is not None and self._session.counters.step >= total
+
+    def _answer(self, request):
+        session, mode = self._session, request.get("mode")
+        if mode not in ("save", "save_and_stop"):
+            return self._receipt(request, {"ok": False, "error": f"unknown mode {mode!r}"})
+        saved = save(session, "request")
+        self._receipt(request, saved.to_receipt())
+        if saved.path is not None and mode == "save_and_stop":
+            session.adapter.end()
+            park(session, saved)
+            leave(session)
+        return None
+
+    def _receipt(self, request, content):
+        if self._session.rank == 0:
+            self._session.control.write("receipt.json", dict(content, request_id=request["request_id"]))
+
+    def _finish(self):
+        session = self._session
+        if (session.counters.last_state or {}).get("step") != session.counters.step:
+            saved = save(session, "total")
+            if saved.path is None:
+                self._total_failed = True  # the trainer goes on: its own end saves what we could not
+                session.log.say("the planned total is reached, but the state could not be saved: " + saved.error)
+                return
+        finish(session)
+
+
+def finish(session):
+    """The planned total is reached and its state is on disk: end as a run that is finished."""
+    session.counters.enter("finished")
+    if session.rank == 0:
+        metrics.flush(session)
+    session.adapter.end()
+    leave(session)
+
+
+def in_notebook():
+    return "ipykernel" in sys.modules
+
+
+def park(session, saved):
+    """No further step, until somebody ends this process. A notebook's cell just ends."""
+    if in_notebook():
+        return
+    if session.rank == 0 and sys.stderr is not None:
+        sys.stderr.write(f"\ntunewarden: saved at step {saved.step}; parked until it is ended\n")
+        sys.stderr.flush()
+    deadline = time.monotonic() + PARK_SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(max(0.0, min(1.0, deadline - time.monotonic())))
+
+
+def leave(session):
+    session.leaving = True
+    session.agreement.close()
+    raise SystemExit(0)
+
+
+def still_here(session):
+    """The trainer swallowed our SystemExit and wants to go on: it must not. A notebook's next cell may."""
+    if in_notebook():
+        session.leaving = False
+        return
+    os._exit(0)
