@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tunewarden.commandline.output import Output
 from tunewarden.errors import Refused, SettingsError
-from tunewarden.trainers.beside import write_beside
+from tunewarden.trainers.beside import write_all
 from tunewarden.trainers.lora_yaml import adjust_file
 
 
@@ -26,7 +26,8 @@ def adjust(config: Path, words: Sequence[str], write: bool, output: Output) -> N
         for warning in plan.warnings:
             output.aside(f"warning: {warning}", "yellow")
         if write:
-            output.aside(f"written: {write_beside(plan, 2)}")
+            for path in write_all(plan.copies, 2).values():
+                output.aside(f"written: {path}")
         else:
             output.aside("nothing is written; --write puts the adjusted config beside the original")
     except Refused as error:

@@ -16,8 +16,8 @@ from tunewarden.errors import Refused
 from tunewarden.supervisor.execution import Done, Execution, Superseded
 from tunewarden.supervisor.phase_stop import check_reach
 from tunewarden.supervisor.run import SHELLS
-from tunewarden.trainers.beside import name_beside, write_beside
-from tunewarden.trainers.recipe import ConfigPlan, Recipe
+from tunewarden.trainers.beside import name_beside, with_references, write_beside
+from tunewarden.trainers.recipe import ConfigPlan, FileCopy, Recipe
 from tunewarden.trainers.table import recognise
 
 _MOST_ENTRIES = 20_000  # of a state that is measured,
@@ -28,7 +28,8 @@ _LEAST_ROOM = 64 << 20  # bytes for a state whose size is not known yet
 def intend(ex: Execution) -> dict[str, Any]:
     """Which adjusted configs were there before: one that is new and equal to the plan is ours."""
     recipe = _recipe(ex) if ex.order.knobs else None
-    return {"beside": sorted(str(path) for path in _beside(recipe.config_path)) if recipe else []}
+    config = recipe.config_path if recipe else None
+    return {"beside": sorted(str(path) for path in _beside(config)) if config else []}
 
 
 def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
@@ -48,13 +49,17 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
         allow_effective_batch_change=ex.order.allow_effective_batch_change,
         launched_sha256=ex.run.generation().config_sha256,
     )
-    path = _written_before(plan, intent) or write_beside(plan, ex.order.generation + 1)
-    facts = {
-        "argv": recipe.argv_with(argv, plan.config_path, path),
-        "new_config_path": str(path),
-        "new_config_sha256": hashlib.sha256(plan.new_bytes).hexdigest(),
-    }
-    return Done(facts=facts, report=Phase.PLANNED, detail=_detail(plan, path))
+    facts: dict[str, Any] = {"argv": list(plan.argv)}
+    names: dict[Path, Path] = {}
+    named_inside = {place.path for copy in plan.copies for place in copy.references}
+    for copy in plan.copies:
+        ready = with_references(copy, names)
+        path = _written_before(ready, intent) or write_beside(ready, ex.order.generation + 1)
+        names[copy.config_path] = path
+        if copy.config_path not in named_inside:
+            facts["argv"] = recipe.argv_with(facts["argv"], copy.config_path, path)
+        facts |= {"new_config_path": str(path), "new_config_sha256": hashlib.sha256(ready.new_bytes).hexdigest()}
+    return Done(facts=facts, report=Phase.PLANNED, detail=_detail(plan, facts.get("new_config_path")))
 
 
 def check_target(ex: Execution) -> None:
@@ -187,27 +192,28 @@ def _beside(config: Path) -> list[Path]:
     return list(config.parent.glob(pattern)) if not set("[]*?") & set(config.stem) else []
 
 
-def _written_before(plan: ConfigPlan, intent: Mapping[str, Any]) -> Path | None:
+def _written_before(copy: FileCopy, intent: Mapping[str, Any]) -> Path | None:
     """The config that we wrote before the agent was killed: new since the intent, and equal to the plan."""
-    for path in _beside(plan.config_path):
-        if str(path) not in intent["beside"] and path.read_bytes() == plan.new_bytes:
+    for path in _beside(copy.config_path):
+        if str(path) not in intent["beside"] and path.read_bytes() == copy.new_bytes:
             return path
     return None
 
 
-def _detail(plan: ConfigPlan, path: Path) -> dict[str, Any]:
+def _detail(plan: ConfigPlan, path: str | None) -> dict[str, Any]:
     changes = [
-        {"knob": each.knob, "from": each.old, "to": each.new, "file": str(each.file), "line": each.line}
+        {"knob": each.knob, "from": each.old, "to": each.new, "file": str(each.file or ""), "line": each.line}
         for each in plan.changes
     ]
     detail: dict[str, Any] = {
         "changes": changes,
         "diff": plan.diff,
-        "config_path": str(plan.config_path),
-        "config_sha256": plan.config_sha256,
-        "new_config_path": str(path),
         "warnings": list(plan.warnings),
     }
+    if plan.copies:
+        copy = plan.copies[-1]
+        sources = {"config_path": str(copy.config_path), "config_sha256": copy.config_sha256, "new_config_path": path}
+        detail |= sources
     if plan.effective_batch is not None:
         detail["effective_batch"] = {"from": plan.effective_batch[0], "to": plan.effective_batch[1]}
     return detail

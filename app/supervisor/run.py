@@ -127,7 +127,7 @@ class Run:
     def _first_config_sha256(self) -> str | None:
         """The hash of the config that generation 1 read. It started before us: a file younger than that was edited."""
         recipe = recognise(self.spec.argv, self.spec.cwd)
-        if recipe is None:
+        if recipe is None or recipe.config_path is None:
             return None
         with contextlib.suppress(OSError):
             if recipe.config_path.stat().st_mtime > self.folder.spec_file.stat().st_mtime:

@@ -6,29 +6,56 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
-from tunewarden.trainers.recipe import ConfigPlan
+from tunewarden.trainers.recipe import FileCopy
 
 _OURS = re.compile(r"(?P<stem>.+)\.tunewarden-g\d+")
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 
 
-def write_beside(plan: ConfigPlan, generation_hint: int) -> Path:
-    """Write `plan.new_bytes` to `<stem>.tunewarden-g<N><suffix>`, N the next free number from `generation_hint`.
+def write_beside(copy: FileCopy, generation_hint: int) -> Path:
+    """Write `copy.new_bytes` to `<stem>.tunewarden-g<N><suffix>`, N the next free number from `generation_hint`.
 
     The new file appears whole or not at all, never replaces another, has the original's mode bits and is read back.
     Raises Refused: config_not_found, config_changed, config_not_writable, no_disk_space. Then nothing is left behind.
     """
-    mode = _checked_mode(plan)
+    mode = _checked_mode(copy)
     try:
-        path = _publish(plan, generation_hint, mode)
+        path = _publish(copy, generation_hint, mode)
     except OSError as error:
-        raise _refusal(plan.config_path, error) from error
+        raise _refusal(copy.config_path, error) from error
     return path
+
+
+def write_all(copies: Sequence[FileCopy], generation_hint: int) -> dict[Path, Path]:
+    """Write copies that belong together, in their order; the new path of each original.
+
+    A copy that names an earlier one names its new file. All are written or none: raises what `write_beside` raises.
+    """
+    written: dict[Path, Path] = {}
+    try:
+        for copy in copies:
+            written[copy.config_path] = write_beside(with_references(copy, written), generation_hint)
+    except Refused:
+        for path in written.values():
+            path.unlink(missing_ok=True)
+        raise
+    return written
+
+
+def with_references(copy: FileCopy, names: Mapping[Path, Path]) -> FileCopy:
+    """`copy` with the originals that it names replaced by their copies; those not in `names` stay."""
+    new = copy.new_bytes
+    for place in sorted(copy.references, key=lambda place: place.start, reverse=True):
+        if place.path in names:
+            new = new[: place.start] + names[place.path].name.encode() + new[place.end :]
+    return replace(copy, new_bytes=new, references=())
 
 
 def name_beside(config: Path, generation: int) -> Path:
@@ -38,9 +65,9 @@ def name_beside(config: Path, generation: int) -> Path:
     return config.with_name(f"{stem}.tunewarden-g{generation}{config.suffix}")
 
 
-def _checked_mode(plan: ConfigPlan) -> int:
+def _checked_mode(copy: FileCopy) -> int:
     """The original's mode bits, after making sure that it still is what was planned on."""
-    config = plan.config_path
+    config = copy.config_path
     try:
         now = hashlib.sha256(config.read_bytes()).hexdigest()
         mode = stat.S_IMODE(config.stat().st_mode)
@@ -48,29 +75,29 @@ def _checked_mode(plan: ConfigPlan) -> int:
         raise Refused(
             Reason.CONFIG_NOT_FOUND, f"{config}: can't be read any more ({error.strerror}); put it back and try again"
         ) from error
-    if now != plan.config_sha256:
+    if now != copy.config_sha256:
         raise Refused(Reason.CONFIG_CHANGED, f"{config}: was edited while the change was planned; try again")
     return mode
 
 
-def _publish(plan: ConfigPlan, first: int, mode: int) -> Path:
-    folder = plan.config_path.parent
+def _publish(copy: FileCopy, first: int, mode: int) -> Path:
+    folder = copy.config_path.parent
     descriptor, temp_name = tempfile.mkstemp(
-        prefix=f".{plan.config_path.stem[:60]}.", suffix=".tunewarden-new", dir=folder
+        prefix=f".{copy.config_path.stem[:60]}.", suffix=".tunewarden-new", dir=folder
     )
     temp = Path(temp_name)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(plan.new_bytes)
+            file.write(copy.new_bytes)
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        path = _claim_name(temp, plan.config_path, first)
+        path = _claim_name(temp, copy.config_path, first)
     finally:
         temp.unlink(missing_ok=True)
     try:
         _sync_folder(folder)
-        if path.read_bytes() != plan.new_bytes:
+        if path.read_bytes() != copy.new_bytes:
             raise OSError(errno.EIO, "what was read back differs from what was written")
     except OSError:
         path.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from tunewarden.domain import tuning
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers import yaml_splice
-from tunewarden.trainers.recipe import ConfigPlan, Knob, KnobChange
+from tunewarden.trainers.recipe import ConfigPlan, FileCopy, Knob, KnobChange
 
 # Canonical name → key of the file. docs/reference/knobs.md shows this table.
 FILE_KEYS: Mapping[str, str] = {
@@ -52,14 +52,9 @@ def plan(
     if resuming:
         _refuse_unloadable(changes)
     new = yaml_splice.splice(data, {FILE_KEYS[knob]: value for knob, value in values.items()}, where=str(path))
+    copy = FileCopy(config_path=path, config_sha256=sha256(data), new_bytes=new, diff=_diff(path, data, new))
     return ConfigPlan(
-        changes=changes,
-        diff=_diff(path, data, new),
-        config_path=path,
-        config_sha256=sha256(data),
-        new_bytes=new,
-        effective_batch=effective,
-        warnings=warnings,
+        changes=changes, copies=(copy,) if changes else (), argv=(), effective_batch=effective, warnings=warnings
     )
 
 

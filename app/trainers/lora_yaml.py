@@ -5,7 +5,7 @@ No public reference implementation exists (see docs/reference/knobs.md): the fil
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tunewarden.domain import tuning
@@ -13,7 +13,15 @@ from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers import flat_yaml, yaml_splice
 from tunewarden.trainers.command import find_script, option_values, resolved
-from tunewarden.trainers.recipe import ConfigPlan, Knob
+from tunewarden.trainers.recipe import (
+    ConfigPlan,
+    Explanation,
+    HookSettings,
+    Knob,
+    Resumption,
+    SavedState,
+    Tier,
+)
 
 TRAINER = "lora-yaml"
 
@@ -32,6 +40,7 @@ class LoraYaml:
     cwd: Path
     script: int
     trainer: str = TRAINER
+    tier: Tier = Tier.KNOWN
 
     def read_knobs(self) -> dict[str, Knob]:
         """The knobs that the file sets plainly, by canonical name; see Recipe.read_knobs."""
@@ -49,9 +58,10 @@ class LoraYaml:
                 "start the job again with the edited file",
             )
         self._refuse_flags(data, knobs)
-        return flat_yaml.plan(
+        plan = flat_yaml.plan(
             self.config_path, data, knobs, allow_effective_batch_change=allow_effective_batch_change, resuming=True
         )
+        return replace(plan, argv=self.argv)
 
     def argv_with(self, argv: Sequence[str], old: Path, new: Path) -> list[str]:
         """`argv` with the config argument that names `old` naming `new`; see Recipe.argv_with."""
@@ -66,6 +76,26 @@ class LoraYaml:
             written = word[: len(word) - len(old.name)] + new.name
         head = "--config=" if argv[index].startswith("--config=") else ""
         return [*argv[:index], head + written, *argv[index + 1 :]]
+
+    def hook_settings(self) -> HookSettings:
+        """Nothing is known of the script: the hook's own defaults hold."""
+        return HookSettings()
+
+    def resume(self, argv: Sequence[str], state: SavedState, *, generation: int) -> Resumption:  # noqa: ARG002
+        """The same command: the script reads resume.json, or the hook loads the state for it."""
+        return Resumption(argv=tuple(argv), hook=HookSettings(base_step=state.step))
+
+    def states(self) -> tuple[SavedState, ...]:
+        """None: no public trainer defines how it saves."""
+        return ()
+
+    def explain(self) -> Explanation:
+        """What is relied on, in sentences."""
+        return Explanation(
+            saves="what the script promises in hello.json, or the training hook at an optimizer step",
+            adjusts=f"writes a copy of {self.config_path.name} beside it and starts the script with the copy",
+            resumes="the same command; the script reads resume.json, or the training hook loads the state",
+        )
 
     def _refuse_flags(self, data: bytes, knobs: Mapping[str, str]) -> None:
         """A knob that the command sets too has two sources; the command's usually wins."""

@@ -163,7 +163,7 @@ def test_half_the_batch_gets_twice_the_accumulation(config: Path) -> None:
     assert plan.effective_batch == (4, 4)
     assert plan.warnings == ()
     wanted = WITH_ACCUMULATION.replace("batch_size: 4", "batch_size: 2").replace("steps: 1\n", "steps: 2\n")
-    assert plan.new_bytes == wanted.encode()
+    assert plan.copies[0].new_bytes == wanted.encode()
     changed = [line for line in plan.diff.splitlines()[2:] if line[:1] in "+-"]
     assert changed == [
         "-batch_size: 4  # 批大小",
@@ -190,7 +190,7 @@ def test_a_changed_effective_batch_may_be_allowed(tmp_path: Path) -> None:
 
     plan = recipe.plan({"batch_size": "/2"}, allow_effective_batch_change=True)
 
-    assert plan.new_bytes == ARTICLE.replace("batch_size: 4", "batch_size: 2").encode()
+    assert plan.copies[0].new_bytes == ARTICLE.replace("batch_size: 4", "batch_size: 2").encode()
     assert plan.effective_batch == (4, 2)
     assert "effective batch 4 → 2" in plan.warnings[0]
 
@@ -198,11 +198,13 @@ def test_a_changed_effective_batch_may_be_allowed(tmp_path: Path) -> None:
 def test_the_inverse_change_gives_the_original_bytes(config: Path) -> None:
     """`/2`, then `*2` on the result, is the file as it was."""
     original = config.read_bytes()
-    config.write_bytes(recipe_of(config).plan({"batch_size": "/2"}, allow_effective_batch_change=False).new_bytes)
+    config.write_bytes(
+        recipe_of(config).plan({"batch_size": "/2"}, allow_effective_batch_change=False).copies[0].new_bytes
+    )
 
     plan = recipe_of(config).plan({"batch_size": "*2"}, allow_effective_batch_change=False)
 
-    assert plan.new_bytes == original
+    assert plan.copies[0].new_bytes == original
 
 
 def test_several_knobs_are_changed_at_once(config: Path) -> None:
@@ -217,15 +219,15 @@ def test_several_knobs_are_changed_at_once(config: Path) -> None:
         ("batch_size", "2"),
         ("gradient_accumulation", "2"),
     ]
-    assert b'mixed_precision: "bf16"\n' in plan.new_bytes
+    assert b'mixed_precision: "bf16"\n' in plan.copies[0].new_bytes
 
 
 @pytest.mark.parametrize("knobs", [{}, {"batch_size": "4"}, {"gradient_checkpointing": "on"}])
 def test_what_stands_so_already_is_no_change(config: Path, knobs: Mapping[str, str]) -> None:
-    """A plan without changes has the same bytes and an empty diff."""
+    """A plan without changes has no copy and an empty diff."""
     plan = recipe_of(config).plan(knobs, allow_effective_batch_change=False)
 
-    assert (plan.changes, plan.diff, plan.new_bytes) == ((), "", config.read_bytes())
+    assert (plan.changes, plan.diff, plan.copies) == ((), "", ())
 
 
 REFUSALS = [
@@ -389,7 +391,7 @@ def test_adjusting_takes_a_relative_path(config: Path, monkeypatch: pytest.Monke
     """The plan's path is absolute wherever the command was started."""
     monkeypatch.chdir(config.parent)
 
-    assert adjust_file(Path("my_lora.yaml"), {"batch_size": "/2"}).config_path == config
+    assert adjust_file(Path("my_lora.yaml"), {"batch_size": "/2"}).copies[0].config_path == config
 
 
 def test_the_reference_page_lists_every_knob_and_its_key() -> None:

@@ -16,7 +16,7 @@ from tunewarden.errors import Refused
 from tunewarden.trainers import beside
 from tunewarden.trainers.beside import name_beside, write_beside
 from tunewarden.trainers.lora_yaml import adjust_file
-from tunewarden.trainers.recipe import ConfigPlan
+from tunewarden.trainers.recipe import FileCopy
 
 TEXT = b"base_model: x\nbatch_size: 4  # \xe6\x89\xb9\r\ngradient_accumulation_steps: 1\n"
 
@@ -30,11 +30,11 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def plan_of(config: Path) -> ConfigPlan:
-    return adjust_file(config, {"batch_size": "/2"})
+def plan_of(config: Path) -> FileCopy:
+    return adjust_file(config, {"batch_size": "/2"}).copies[0]
 
 
-def refusal_of(plan: ConfigPlan) -> Refused:
+def refusal_of(plan: FileCopy) -> Refused:
     with pytest.raises(Refused) as caught:
         write_beside(plan, 2)
     return caught.value
@@ -162,7 +162,7 @@ plan = adjust_file(Path(sys.argv[1]), {"batch_size": "/2"})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
 try:
-    write_beside(plan, 2)
+    write_beside(plan.copies[0], 2)
 except Refused as refused:
     sys.exit(0 if refused.reason == "config_not_writable" else 3)
 sys.exit(4)
