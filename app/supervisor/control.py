@@ -40,6 +40,7 @@ class Hello:
     can: frozenset[str]
     pid: int | None
     framework: str | None = None  # accelerate or transformers, where the training hook said hello
+    by: str | None = None  # hook, where the training hook said it; None: the trainer itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +93,19 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """The answer to one request. `state` is set when `ok`."""
+    """The answer to one request. `state` is set when `ok`; `peak_bytes` is torch's peak during the save.
+
+    Not `consistent`: it was saved inside optimizer.step. `cause` is request, oom or total: what made the trainer save.
+    """
 
     request_id: str
     ok: bool
     state: State | None
     seconds: float | None
     error: str
+    peak_bytes: int | None = None
+    consistent: bool = True
+    cause: str = "request"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,19 +126,20 @@ class ControlDirectory:
     path: Path
 
     def hello(self) -> Hello | None:
-        raw = self._read("hello.json")
+        raw = self.read("hello.json")
         if raw is None or raw.get("protocol") != 1:
             return None
         can = raw.get("can")
         said = can[:_MOST_NAMES] if isinstance(can, list) else []
         names = frozenset(name for each in said if (name := text(each, _NAME_CHARS)) is not None)
         framework = text(raw.get("framework"), _NAME_CHARS)
-        return Hello(can=names, pid=whole_number(raw.get("pid")), framework=framework)
+        by = text(raw.get("by"), _NAME_CHARS)
+        return Hello(can=names, pid=whole_number(raw.get("pid")), framework=framework, by=by)
 
     def ranks(self) -> Ranks:
         pids, multi_node = [], False
         for file in sorted(self.path.glob("pid.*.json")):
-            raw = self._read(file.name) or {}
+            raw = self.read(file.name) or {}
             pid = whole_number(raw.get("pid"))
             if pid is not None:
                 pids.append(pid)
@@ -140,7 +148,7 @@ class ControlDirectory:
         return Ranks(pids=tuple(pids), multi_node=multi_node)
 
     def progress(self) -> Progress | None:
-        raw = self._read("progress.json")
+        raw = self.read("progress.json")
         step = whole_number(raw.get("step")) if raw else None
         if raw is None or step is None:
             return None
@@ -152,25 +160,34 @@ class ControlDirectory:
             step_seconds_sum=number(raw.get("step_seconds_sum")),
             step_seconds_count=whole_number(raw.get("step_seconds_count")),
             data_wait_seconds_sum=number(raw.get("data_wait_seconds_sum")),
-            last_state=_state(raw.get("last_state")),
+            last_state=state_of(raw.get("last_state")),
             micro_steps=whole_number(raw.get("micro_steps")),
-            memory=_memory(raw.get("memory")),
+            memory=memory_of(raw.get("memory")),
             source=text(raw.get("source"), _NAME_CHARS) or "trainer",
         )
 
     def resumed(self) -> State | None:
-        return _state(self._read("resumed.json"))
+        return state_of(self.read("resumed.json"))
 
     def crash(self) -> str | None:
         """The exception that the trainer wrote about when it died."""
-        return text((self._read("crash.json") or {}).get("error"), _CRASH_CHARS)
+        return text((self.read("crash.json") or {}).get("error"), _CRASH_CHARS)
 
     def receipt(self, request_id: str) -> Receipt | None:
         """The answer to this request; an answer to another request is none."""
-        raw = self._read("receipt.json")
+        raw = self.read("receipt.json")
         if raw is None or raw.get("request_id") != request_id:
             return None
-        state = _state(raw)
+        return self._receipt(raw, request_id)
+
+    def last_receipt(self) -> Receipt | None:
+        """The newest answer, whatever it answers."""
+        raw = self.read("receipt.json")
+        request_id = text((raw or {}).get("request_id"), _ERROR_CHARS)
+        return None if raw is None or request_id is None else self._receipt(raw, request_id)
+
+    def _receipt(self, raw: Mapping[str, Any], request_id: str) -> Receipt:
+        state = state_of(raw)
         ok = raw.get("ok") is True
         error = text(raw.get("error"), _ERROR_CHARS) or ""
         if ok and state is None:
@@ -181,6 +198,9 @@ class ControlDirectory:
             state=state if ok else None,
             seconds=number(raw.get("seconds")),
             error=error,
+            peak_bytes=whole_number(raw.get("peak_bytes")),
+            consistent=raw.get("consistent") in (None, True),
+            cause=text(raw.get("cause"), _NAME_CHARS) or "request",
         )
 
     def set_room_aside(self) -> None:
@@ -203,7 +223,7 @@ class ControlDirectory:
 
     def taken_request(self) -> tuple[str, str] | None:
         """The request that the trainer took last, and its mode."""
-        raw = self._read("stop.taken") or {}
+        raw = self.read("stop.taken") or {}
         request_id, mode = raw.get("request_id"), raw.get("mode")
         return (request_id, mode) if isinstance(request_id, str) and isinstance(mode, str) else None
 
@@ -241,15 +261,20 @@ class ControlDirectory:
             Reason.UNCERTAIN,
         )
 
+    def write_hook(self, content: Mapping[str, Any]) -> None:
+        """What the training hook is told before the launch."""
+        self._write("hook.json", content, Reason.UNCERTAIN)
+
     def resume(self) -> State | None:
         """The state that this generation was told to go on from."""
-        return _state(self._read("resume.json"))
+        return state_of(self.read("resume.json"))
 
     def _names(self, name: str, request_id: str) -> bool:
-        raw = self._read(name)
+        raw = self.read(name)
         return raw is not None and raw.get("request_id") == request_id
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A file's JSON object, or None."""
         return read_object(self.path / name)
 
     def _write(self, name: str, content: Mapping[str, Any], otherwise: Reason) -> None:
@@ -260,12 +285,14 @@ class ControlDirectory:
             raise Refused(Reason.NO_DISK_SPACE if error.errno in NO_ROOM else otherwise, said) from error
 
 
-def _memory(raw: object) -> TorchMemory:
+def memory_of(raw: object) -> TorchMemory:
+    """What was said of torch's allocator; what is absent or no count is None."""
     said = raw if isinstance(raw, dict) else {}
     return TorchMemory(**{field.name: whole_number(said.get(field.name)) for field in fields(TorchMemory)})
 
 
-def _state(raw: object) -> State | None:
+def state_of(raw: object) -> State | None:
+    """A `{"step", "path"}`, or None."""
     if not isinstance(raw, dict):
         return None
     step, path = whole_number(raw.get("step")), absolute_path(raw.get("path"))
