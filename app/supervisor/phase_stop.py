@@ -11,9 +11,12 @@ from tunewarden.processes.identity import ProcessId, read_stat
 from tunewarden.processes.tree import named
 from tunewarden.supervisor.cards import held_by_others
 from tunewarden.supervisor.execution import Done, Execution
+from tunewarden.supervisor.started_by import StartedBy
 
 _TERM_S = 10.0
 _KILL_S = 5.0
+_CELL_S = 60.0  # how long a saved training in a notebook may take to end its cell
+_BY_ITSELF_S = 15.0  # and one that a GUI has started, to end its process
 _REAPED_S = 5.0  # how long the keeper may take to say how the launcher ended
 _PASSING_S = 2.0  # a script's `sudo nvidia-smi` has ended by then
 _LOOK_S = 0.2
@@ -47,6 +50,10 @@ def intend(ex: Execution) -> dict[str, Any]:
 
 def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
     """End them. Doing it again after a restart ends what is left: a process that is gone can't be ended twice."""
+    if ex.run.spec.ends_with_cell:
+        return _see_cell_end(ex, intent)
+    if ex.run.spec.started_by is not StartedBy.RUN:
+        _let_it_end(ex)
     may_kill = _saved_step(ex) is not None or ex.order.lose_unsaved
     launcher = ProcessId(*intent["launcher"]) if intent["launcher"] else None
     ended = end_generation(
@@ -57,6 +64,7 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
         wait_kill_s=_KILL_S,
         may_kill=lambda: may_kill,
         subreaper=ex.run.host.subreaper,
+        joined=ex.run.host.roots,
     )
     if ended.survivors:
         thaw(ended.frozen)  # no second try is ours to make: frozen, the job could not even end by itself
@@ -76,6 +84,31 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
     if ex.run.situation.keeper_lost:
         detail |= {"keeper_lost": True, "text": _HIDDEN}
     return Done(facts={"exit_status": status}, report=Phase.STOPPED, detail=detail)
+
+
+def _see_cell_end(ex: Execution, intent: Mapping[str, Any]) -> Done:
+    """The trainer ends its cell, or its thread, itself: the process around it goes on, and is never signalled."""
+    deadline = ex.run.monotonic() + _CELL_S
+    while not ex.run.situation.ended and ex.run.monotonic() < deadline:
+        ex.run.pump(_LOOK_S)
+    if not ex.run.situation.ended:
+        text = "the training was saved but has not ended; nothing is signalled: end it where it was started"
+        raise Refused(Reason.STILL_ALIVE, text)
+    detail = {"exit_status": ex.run.situation.endings.get(ex.order.generation), "pids": [], "without_pidfd": False}
+    return Done(
+        facts={"exit_status": None},
+        report=Phase.STOPPED,
+        detail={**detail, "unsaved_steps": int(intent["unsaved_steps"])},
+    )
+
+
+def _let_it_end(ex: Execution) -> None:
+    """A watched trainer that has saved ends by itself, with 0: its GUI then sees a training that is done."""
+    if _saved_step(ex) is None:
+        return
+    deadline = ex.run.monotonic() + _BY_ITSELF_S
+    while not ex.run.situation.ended and ex.run.monotonic() < deadline:
+        ex.run.pump(_LOOK_S)
 
 
 def _survivors(ended: Ended) -> str:
