@@ -9,6 +9,7 @@ from tunewarden.supervisor.generation_log import GenerationLog
 from tunewarden.supervisor.orders import OrderRecord
 from tunewarden.supervisor.outbox import EVENT
 from tunewarden.supervisor.run import Run
+from tunewarden.supervisor.started_by import StartedBy
 
 STOPPED_BY_ORDER = 75
 STOPPED_BY_PERSON = 130
@@ -42,6 +43,10 @@ def judge(run: Run, records: Iterable[OrderRecord]) -> Verdict:
     control = run.control()
     log = GenerationLog(run.folder.log_file, run.generation().log)
     log.read()
+    if run.spec.started_by is not StartedBy.RUN:
+        if status is None and control.crash() is None:
+            return _vanished(run)
+        status = 1 if status is None else status
     ending = Ending(
         exit_status=status,
         crash=control.crash(),
@@ -51,8 +56,18 @@ def judge(run: Run, records: Iterable[OrderRecord]) -> Verdict:
     cause, evidence = cause_of(ending)
     # A generation that an order launched and that died before its first step may be taken back to the previous knobs.
     stillborn = cause in _BY_ITSELF and generation > 1 and status is not None and run.steps_made() == 0
-    waits = cause is Cause.CUDA_OOM or stillborn
+    # What somebody else has launched is launched again by them alone.
+    waits = (cause is Cause.CUDA_OOM or stillborn) and run.spec.started_by is StartedBy.RUN
     return Verdict(cause=cause, evidence=evidence, exit_code=_code(status), waits=waits)
+
+
+def _vanished(run: Run) -> Verdict:
+    """The end of a process that is not our child: nobody tells us its exit status, and it has said nothing itself."""
+    if run.spec.started_by is StartedBy.ADOPT:
+        cause, evidence = Cause.UNKNOWN, "it has ended; how can't be seen, for it was adopted"
+    else:
+        cause, evidence = Cause.KILLED, "it vanished without an end of its own, as a GUI's stop button makes it vanish"
+    return Verdict(cause=cause, evidence=evidence, exit_code=UNKNOWN_END, waits=False)
 
 
 def _stopped_by(run: Run, records: Iterable[OrderRecord], generation: int) -> OrderRecord | None:

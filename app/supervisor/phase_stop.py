@@ -94,7 +94,11 @@ def _see_cell_end(ex: Execution, intent: Mapping[str, Any]) -> Done:
     if not ex.run.situation.ended:
         text = "the training was saved but has not ended; nothing is signalled: end it where it was started"
         raise Refused(Reason.STILL_ALIVE, text)
-    detail = {"exit_status": ex.run.situation.endings.get(ex.order.generation), "pids": [], "without_pidfd": False}
+    detail: dict[str, Any] = {
+        "exit_status": ex.run.situation.endings.get(ex.order.generation),
+        "pids": [],
+        "without_pidfd": False,
+    }
     return Done(
         facts={"exit_status": None},
         report=Phase.STOPPED,
