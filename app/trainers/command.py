@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path, PurePath
 
 from tunewarden.domain.reason import Reason
@@ -123,8 +124,9 @@ class Command:
         """Whether a shell runs it more than once."""
         return any(shell.statement.in_loop for shell in self.shells)
 
+    @cached_property
     def text(self) -> str:
-        """The script's source; empty when it can't be read or is too large to be one."""
+        """The script's source, read once; empty when it can't be read or is too large to be one."""
         path = self.script
         try:
             if path is None or path.stat().st_size > _MAX_TEXT:

@@ -58,6 +58,7 @@ def new_line(source: str, setting: CodeSetting, value: str) -> str:
     return (raw[: setting.start] + written.encode() + raw[setting.end :]).decode(errors="replace")
 
 
+@lru_cache(maxsize=8)
 def imports(source: str) -> frozenset[str]:
     """The modules that the source imports, as dotted names with their first parts: `a.b.c` gives a, a.b and a.b.c."""
     tree = parse(source)
@@ -72,6 +73,7 @@ def imports(source: str) -> frozenset[str]:
     return frozenset(names)
 
 
+@lru_cache(maxsize=8)
 def calls(source: str) -> frozenset[str]:
     """The last part of the name of everything that the source calls, such as Accelerator or add_argument."""
     tree = parse(source)
@@ -93,6 +95,7 @@ def keyword_value(source: str, call: str, keyword: str) -> CodeSetting | None:
     return None
 
 
+@lru_cache(maxsize=8)
 def options(source: str) -> frozenset[str]:
     """The long options that the source declares for its command line, as written."""
     tree = parse(source)

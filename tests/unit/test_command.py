@@ -177,4 +177,4 @@ def test_a_modules_file_is_found(tmp_path: Path) -> None:
 
     found = only(["python", "-m", "pkg.train"], tmp_path)
 
-    assert (found.kind, found.script, found.text()) == (Kind.MODULE, tmp_path / "pkg" / "train.py", "import torch\n")
+    assert (found.kind, found.script, found.text) == (Kind.MODULE, tmp_path / "pkg" / "train.py", "import torch\n")
