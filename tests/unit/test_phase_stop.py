@@ -12,6 +12,7 @@ from tunewarden.processes.identity import ProcessId
 from tunewarden.processes.tree import Beyond, Member
 from tunewarden.supervisor import phase_stop
 from tunewarden.supervisor.execution import Execution
+from tunewarden.supervisor.started_by import StartedBy
 
 STRANGER = Member(
     id=ProcessId(4712, 99),
@@ -35,8 +36,8 @@ def execution(*looks: tuple[Member, ...], ended: bool = False, keeper_lost: bool
         "monotonic": lambda: next(seconds) * 0.5,
         "pump": lambda _seconds: None,
         "situation": situation,
-        "host": SimpleNamespace(strangers=lambda: next(seen), subreaper=None),
-        "spec": SimpleNamespace(job_id="no-such-job"),
+        "host": SimpleNamespace(strangers=lambda: next(seen), subreaper=None, roots=()),
+        "spec": SimpleNamespace(job_id="no-such-job", started_by=StartedBy.RUN, ends_with_cell=False),
     }
     order = SimpleNamespace(generation=1, lose_unsaved=True)
     parts = SimpleNamespace(
