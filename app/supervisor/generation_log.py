@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunewarden.supervisor.cause import is_oom_line, lines_of
+from tunewarden.supervisor.log_progress import LogProgress
 
 TAIL_BYTES = 64 * 1024
 _CHUNK = 1 << 20
@@ -36,14 +37,18 @@ class LogStart:
 
 
 class GenerationLog:
-    """Reads on from `start` at each `read()`; keeps the last 64 KiB and counts lines that look like out-of-memory."""
+    """Reads on from `start` at each `read()`; keeps the last 64 KiB and counts lines that look like out-of-memory.
 
-    def __init__(self, path: Path, start: LogStart) -> None:
+    `progress` is what the bars in it say; `base_step` is the step at which the generation began.
+    """
+
+    def __init__(self, path: Path, start: LogStart, base_step: int = 0) -> None:
         self._path = path
         self._inode, self._offset = start.inode, start.offset
         self._tail = b""
         self._unfinished = b""
         self.oom_lines = 0
+        self.progress = LogProgress(base_step)
 
     def read(self) -> None:
         """Take in what was printed since the last call."""
@@ -85,6 +90,8 @@ class GenerationLog:
         text = self._unfinished + chunk
         end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         self._unfinished = text[end:][-TAIL_BYTES:]
+        self.progress.take(text[:end])
+        self.progress.take_unfinished(self._unfinished)
         if _HINT.search(text) is None:  # nearly always
             return
         self.oom_lines += sum(is_oom_line(line) for line in lines_of(text[:end].decode("utf-8", "replace")))
