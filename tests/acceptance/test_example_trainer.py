@@ -170,7 +170,7 @@ def test_half_the_batch_after_a_stop_ends_with_the_same_loss(make: Callable[...,
     recipe = recognise(run.argv, run.folder)
     assert recipe is not None
     plan = recipe.plan({"batch_size": "/2"}, allow_effective_batch_change=False)
-    run.config = write_beside(plan, 2)
+    run.config = write_beside(plan.copies[0], 2)
     result = run.finish(run.start(resume=receipt))
 
     assert (receipt["ok"], receipt["request_id"]) == (True, "r-1")
