@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+TRAINERS := .venv-trainers
 
-.PHONY: setup run test check bench lock clean
+.PHONY: setup run test test-trainers check bench lock clean
 
 setup: $(VENV)/.ready
 
@@ -20,6 +21,15 @@ run: setup
 test: setup
 	$(BIN)/python -m pytest
 
+# Real trainers, in an environment of their own: torch and accelerate never come into ours. README: the CPU build.
+$(TRAINERS)/.ready: tests/trainers/requirements.txt
+	$(PYTHON) -m venv $(TRAINERS)
+	$(TRAINERS)/bin/python -m pip install --quiet -r tests/trainers/requirements.txt
+	touch $@
+
+test-trainers: setup $(TRAINERS)/.ready
+	$(BIN)/python -m pytest tests/trainers
+
 check: setup
 	$(BIN)/ruff check app tests docs/examples
 	$(BIN)/ruff format --check app tests docs/examples
@@ -33,4 +43,4 @@ lock:
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes --no-header --no-annotate --no-emit-index-url -o requirements.lock pyproject.toml .ci/build-requirements.in
 
 clean:
-	rm -rf $(VENV) .demo
+	rm -rf $(VENV) $(TRAINERS) .demo

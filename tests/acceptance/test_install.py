@@ -100,6 +100,16 @@ def test_rules_and_examples_are_shipped(installed: Installed) -> None:
     assert missing == []
 
 
+def test_the_training_hook_is_shipped(installed: Installed) -> None:
+    """All its files, to the byte, in a folder that holds nothing else."""
+    source = ROOT / "app" / "trainhook" / "site"
+    shipped = installed.package / "trainhook" / "site"
+    names = {path.relative_to(source) for path in source.rglob("*.py")}
+
+    assert {path.relative_to(shipped) for path in shipped.rglob("*") if path.suffix not in (".pyc", "")} == names
+    assert [name for name in names if (shipped / name).read_bytes() != (source / name).read_bytes()] == []
+
+
 def test_simulate_works_away_from_the_checkout(installed: Installed) -> None:
     """Four alerts of a real Alertmanager's body, four answers."""
     done = installed.command("simulate", str(PAYLOAD), "--json")
