@@ -93,6 +93,27 @@ def run(
     start(_reach(), context.args, name, label or [], enforce, grace, simulate_gpu, hook=not no_hook)
 
 
+@cli.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})
+def watch(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Option(help="What each job's name begins with; default: its folder's.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="A label key=value; may be given again.")] = None,
+    grace: Annotated[float, typer.Option(help="Seconds that a stop may wait for the save.")] = 120.0,
+) -> None:
+    """Run a GUI or a notebook server untouched; the trainings that start inside become jobs: watch -- CMD ..."""
+    _part("commandline.watch").watch(_reach(), Output(), context.args, name, label or [], grace)
+
+
+@cli.command()
+def adopt(
+    pid: Annotated[int, typer.Argument(help="A training process of yours that runs already.")],
+    name: Annotated[str | None, typer.Option(help="What the job's name begins with; default: its folder's.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="A label key=value; may be given again.")] = None,
+) -> None:
+    """Watch a training that runs already, for messages only: nothing of it is saved or stopped."""
+    _part("commandline.watch").adopt(_reach(), Output(), pid, name, label or [])
+
+
 @cli.command()
 def jobs() -> None:
     """List the jobs."""

@@ -43,6 +43,12 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
     argv = list(ex.run.generation().argv)
     if ex.order.kind is not OrderKind.REPLACE or not ex.order.knobs:
         return Done(facts={"argv": argv}, report=Phase.PLANNED, detail={"changes": [], "diff": ""})
+    plan, facts = write_copies(ex, intent)
+    return Done(facts=facts, report=Phase.PLANNED, detail=_detail(plan, facts.get("new_config_path")))
+
+
+def write_copies(ex: Execution, intent: Mapping[str, Any]) -> tuple[ConfigPlan, dict[str, Any]]:
+    """Write what the order's knobs change beside the originals; the plan, and the facts that the launch needs."""
     recipe = _recipe(ex)
     plan = recipe.plan(
         ex.order.knobs,
@@ -59,7 +65,7 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
         if copy.config_path not in named_inside:
             facts["argv"] = recipe.argv_with(facts["argv"], copy.config_path, path)
         facts |= {"new_config_path": str(path), "new_config_sha256": hashlib.sha256(ready.new_bytes).hexdigest()}
-    return Done(facts=facts, report=Phase.PLANNED, detail=_detail(plan, facts.get("new_config_path")))
+    return plan, facts
 
 
 def check_target(ex: Execution) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from tunewarden.domain.order import Order, OrderKind, Phase
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
-from tunewarden.supervisor import phase_launch, phase_plan, phase_save, phase_stop
+from tunewarden.supervisor import phase_elsewhere, phase_launch, phase_plan, phase_save, phase_stop
 from tunewarden.supervisor.client import PROTOCOL
 from tunewarden.supervisor.control_file import NO_ROOM
 from tunewarden.supervisor.execution import Done, Execution, Superseded
@@ -20,6 +20,7 @@ from tunewarden.supervisor.journal import Kind
 from tunewarden.supervisor.orders import ACCEPT, OrderRecord
 from tunewarden.supervisor.outbox import Letter
 from tunewarden.supervisor.run import Run
+from tunewarden.supervisor.started_by import StartedBy
 
 _ACTS = ("save", "stop", "launch")  # the phases that touch the job
 _SUSPENDED_POLL_S = 0.2
@@ -40,6 +41,12 @@ class PhaseRow:
 
 def _accept(_ex: Execution, _intent: Mapping[str, Any]) -> Done:
     return Done(report=Phase.ACCEPTED)
+
+
+def _plan(ex: Execution, intent: Mapping[str, Any]) -> Done:
+    if ex.run.spec.started_by is not StartedBy.RUN:
+        phase_elsewhere.check(ex, intent)
+    return phase_plan.act(ex, intent)
 
 
 def _ask_to_go(ex: Execution, _intent: Mapping[str, Any]) -> Done:
@@ -95,7 +102,7 @@ def _check_launch(ex: Execution) -> None:
 TABLE: tuple[PhaseRow, ...] = (
     # The intent of the first holds the order: see `accept`.
     PhaseRow(name=ACCEPT, applies=_always, check=_no_check, intend=_no_intent, act=_accept),
-    PhaseRow(name="plan", applies=_always, check=_no_check, intend=phase_plan.intend, act=phase_plan.act),
+    PhaseRow(name="plan", applies=_always, check=_no_check, intend=phase_plan.intend, act=_plan),
     PhaseRow(name="go", applies=_always, check=_no_check, intend=_no_intent, act=_ask_to_go),
     PhaseRow(name="save", applies=_saves, check=_check_save, intend=phase_save.intend, act=phase_save.act),
     PhaseRow(name="stop", applies=_stops, check=_check_stop, intend=phase_stop.intend, act=phase_stop.act),
