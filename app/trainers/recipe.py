@@ -125,10 +125,16 @@ class HookSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumption:
-    """How the next generation is started so that it goes on from a state."""
+    """How the next generation is started so that it goes on from a state.
+
+    `final`: the file that this generation writes at its end, and the name that the user planned for it. A trainer that
+    would overwrite what an earlier generation wrote gets a new name; when it has finished, link the second to the first
+    (never over a file that is there).
+    """
 
     argv: tuple[str, ...]
     hook: HookSettings
+    final: tuple[Path, Path] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +145,8 @@ class Explanation:
     adjusts: str
     resumes: str
     warnings: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()  # that rule, the first rules first
+    defaults: Mapping[str, str] = field(default_factory=dict)  # what the trainer takes for knobs that nothing sets
 
 
 class Recipe(Protocol):
