@@ -16,6 +16,7 @@ from tunewarden.sampling.gpu import GpuReading
 from tunewarden.sampling.host import HostSampler
 from tunewarden.supervisor.client import PROTOCOL, Service, UnknownJob
 from tunewarden.supervisor.control import ControlDirectory, Progress, TorchMemory
+from tunewarden.supervisor.event_progress import EventProgress
 from tunewarden.supervisor.generation_log import GenerationLog
 from tunewarden.supervisor.host_watch import HostWatch, read_bytes
 from tunewarden.supervisor.service_watch import ServiceWatch
@@ -42,6 +43,7 @@ class GenerationWatch:
     log: GenerationLog
     rates: StepRates = dataclasses.field(default_factory=StepRates)
     clock: StepClock = dataclasses.field(default_factory=StepClock)
+    events: EventProgress = dataclasses.field(default_factory=lambda: EventProgress(()))
     cpu: tuple[float, float] | None = None  # (monotonic seconds, CPU seconds of the tree) at the last look
 
 
@@ -73,8 +75,8 @@ class Samples:
 
     def _job(self, watch: GenerationWatch, members: tuple[Member, ...]) -> dict[str, Any]:
         watch.log.read()
-        progress = watch.control.progress()
         now = self._monotonic()
+        progress = _newest(watch, members, now)
         return {
             **_progress(watch, progress, now, alive=self._state() == "running"),
             **_memory(progress.memory if progress else TorchMemory()),
@@ -85,6 +87,21 @@ class Samples:
             "log_idle_s": watch.log.idle_s(time.time()),
             **_states(watch.control, progress),
         }
+
+
+def _newest(watch: GenerationWatch, members: tuple[Member, ...], now: float) -> Progress | None:
+    """What the trainer tells; else what it shows in a bar, and in TensorBoard's events what the bar leaves out."""
+    told = watch.control.progress()
+    if told is not None:
+        return told
+    shown = watch.log.progress.progress()
+    if shown is not None and shown.loss is not None:
+        return shown
+    watch.events.read(now, {member.id.pid for member in members})
+    logged = watch.events.progress()
+    if shown is None or logged is None:
+        return shown or logged
+    return dataclasses.replace(shown, loss=logged.loss)
 
 
 def _progress(watch: GenerationWatch, progress: Progress | None, now: float, *, alive: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,15 +13,24 @@ from tunewarden.ports import Boundary
 from tunewarden.processes.identity import ProcessId, alive, boot_id, identify, read_stat
 from tunewarden.supervisor.client import PROTOCOL
 from tunewarden.supervisor.control import ControlDirectory, Progress, State
+from tunewarden.supervisor.count import COUNTED, Count, count
 from tunewarden.supervisor.drain import Drain
+from tunewarden.supervisor.event_progress import EventProgress
 from tunewarden.supervisor.generation_log import GenerationLog, LogStart
-from tunewarden.supervisor.heartbeat import GenerationWatch, names_of
+from tunewarden.supervisor.heartbeat import GenerationWatch
+from tunewarden.supervisor.hook_file import hook_settings
 from tunewarden.supervisor.host_watch import HostWatch, executable_name
-from tunewarden.supervisor.journal import Journal, Kind
+from tunewarden.supervisor.journal import Entry, Journal, Kind
+from tunewarden.supervisor.keeper_launch import environment_at_start
 from tunewarden.supervisor.keeper_link import KeeperLink, Situation
+from tunewarden.supervisor.logging_dir import logging_folders
 from tunewarden.supervisor.outbox import EVENT, Letter, Outbox
 from tunewarden.supervisor.run_folder import RunFolder
 from tunewarden.supervisor.spec import RunSpec
+from tunewarden.supervisor.started_by import StartedBy
+from tunewarden.supervisor.states import newest_state
+from tunewarden.trainers.interpreter import why_unhooked
+from tunewarden.trainers.recipe import Recipe
 from tunewarden.trainers.table import recognise
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "busybox", "ash", "csh", "tcsh"})
@@ -32,13 +42,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """How a generation was launched. `config_sha256` is of the config that it reads, None where none is known."""
+    """How a generation was launched. `config_sha256` is of the config that it reads, None where none is known.
+
+    `env` is what its environment has more than the job's own. `launched_at` is on CLOCK_MONOTONIC of this boot, None
+    where the launch was not seen.
+    """
 
     number: int
     argv: tuple[str, ...]
     log: LogStart
     config_sha256: str | None
     resume_step: int | None
+    env: Mapping[str, str] = field(default_factory=dict)
+    launched_at: float | None = None
 
 
 @dataclass(kw_only=True)
@@ -102,27 +118,30 @@ class Run:
     def generation(self, number: int | None = None) -> Generation:
         """How a generation, by default the newest, was launched."""
         number = number or self.situation.generation
-        raw = self._launch_of(number)
+        entry = self._launch_of(number)
+        raw = entry.detail
         return Generation(
             number=number,
             argv=tuple(raw["argv"]),
             log=LogStart.of(raw["log"]),
             config_sha256=raw.get("config_sha256"),
             resume_step=raw.get("resume_step"),
+            env=raw.get("env") or {},
+            launched_at=entry.at if entry.kind is Kind.INTENT and entry.boot_id == boot_id() else None,
         )
 
-    def _launch_of(self, number: int) -> Mapping[str, Any]:
+    def _launch_of(self, number: int) -> Entry:
         for entry in reversed(self.journal.entries()):
             is_launch = entry.phase == _LAUNCH and entry.kind in (Kind.INTENT, Kind.NOTE)
             if is_launch and entry.detail.get("generation") == number:
-                return entry.detail
+                return entry
         first = {
             "generation": number,
             "argv": list(self.spec.argv),
             "log": {"inode": 0, "offset": 0},
             "config_sha256": self._first_config_sha256(),
         }
-        return self.journal.note(_LAUNCH, first).detail
+        return self.journal.note(_LAUNCH, first)
 
     def _first_config_sha256(self) -> str | None:
         """The hash of the config that generation 1 read. It started before us: a file younger than that was edited."""
@@ -138,11 +157,14 @@ class Run:
         """What is counted over the newest generation. Called from the heartbeat, and from the main thread."""
         watch, generation = self._watch, self.situation.generation
         if watch is None or watch.generation != generation:
-            start = self.generation(generation).log
+            launched = self.generation(generation)
+            recipe, base = recognise(launched.argv, self.spec.cwd), launched.resume_step or 0
+            folders = logging_folders(launched.argv, self.spec.cwd, recipe.config_path if recipe else None)
             watch = GenerationWatch(
                 generation=generation,
                 control=self.control(generation),
-                log=GenerationLog(self.folder.log_file, start),
+                log=GenerationLog(self.folder.log_file, launched.log, base),
+                events=EventProgress(folders, base),
             )
             self._watch = watch
         return watch
@@ -159,33 +181,6 @@ class Run:
         self.journal.note(EVENT, whole)
         self.outbox.put(Letter(id=event_id, phase=EVENT, body=whole))
 
-    def registration(self) -> dict[str, Any]:
-        """The body of the registration."""
-        pids = frozenset(member.id.pid for member in self.host.members())
-        gpus = self.host.gpus()
-        control, generation = self.control(), self.generation()
-        recipe = recognise(generation.argv, self.spec.cwd)
-        hello, ranks = control.hello(), control.ranks()
-        return {
-            "protocol": PROTOCOL,
-            "host_id": self.spec.host_id,
-            "boot_id": boot_id(),
-            "node": self.spec.node,
-            "name": self.spec.name,
-            "generation": generation.number,
-            "run_id": f"{self.spec.job_id}-g{generation.number}",
-            "state": self.state,
-            "enforce": self.spec.enforce,
-            "labels": dict(self.spec.labels),
-            "trainer": recipe.trainer if recipe else "unknown",
-            "can": sorted(hello.can) if hello else [],
-            "ranks": max(1, len(ranks.pids)),
-            "multi_node": ranks.multi_node,
-            "gpus": names_of(self.host.job_gpus(gpus, pids)),
-            "host_gpus": names_of(gpus) or [],
-            "wall": time.time(),
-        }
-
     def trainers(self) -> tuple[ProcessId, ...]:
         """The trainer's processes by what they wrote of themselves, as far as they live and are the job's."""
         control = self.control()
@@ -193,29 +188,70 @@ class Run:
         named = {*control.ranks().pids, *([hello.pid] if hello and hello.pid else [])}
         return tuple(member.id for member in self.host.members() if member.id.pid in named)
 
+    def recipe(self, argv: tuple[str, ...] | None = None) -> Recipe | None:
+        """The recipe of a command, by default the newest generation's; None where the trainer is unknown."""
+        return recognise(self.generation().argv if argv is None else argv, self.spec.cwd)
+
+    def why_unhooked(self) -> str | None:
+        """Why the training hook is not in this job, in one sentence; None: nothing that can be seen keeps it out."""
+        if self.spec.started_by is not StartedBy.RUN:
+            return None
+        if self.spec.hook is None:
+            return "it was started with --no-hook"
+        return why_unhooked(self.generation().argv, self.spec.cwd)
+
+    def environment(self) -> dict[str, str]:
+        """The newest generation's: the job's own, which is ours too, and what it was launched with more."""
+        own = {os.fsdecode(name): os.fsdecode(value) for name, value in environment_at_start().items()}
+        return {**own, **self.generation().env}
+
+    def controls(self) -> dict[int, ControlDirectory]:
+        """The control directories of all generations so far, by number."""
+        return {number: self.control(number) for number in range(1, self.situation.generation + 1)}
+
     def newest_state(self) -> State | None:
-        """The newest state of the newest generation that is whole: its last, or the one that it was resumed from."""
-        control = self.control()
+        """The complete state with the highest step, of all generations: what is gone on from."""
+        recipe = self.recipe()
+        on_disk = recipe.states() if recipe else ()
+        return newest_state(list(self.controls().values()), on_disk, self.spec.states_before, self.may_hold_state)
+
+    def states_folder(self) -> Path:
+        """Where the next state will be written, as far as is known; else the job's own folder."""
+        control, recipe = self.control(), self.recipe()
         progress = control.progress()
-        for state in (progress.last_state if progress else None, control.resume()):
-            if state is not None and state.whole and self.may_hold_state(state.path):
-                return state
-        return None
+        known = hook_settings(control).states or (recipe.hook_settings().states if recipe else None)
+        if known is None and progress is not None and progress.last_state is not None:
+            known = progress.last_state.path.parent
+        return known or self.spec.cwd
 
     def may_hold_state(self, path: Path) -> bool:
         """Whether this can be a state's place: no folder that holds the job's own, or the run's."""
         return path not in self.spec.cwd.parents and path not in self.folder.path.parents
 
+    def counted(self, number: int | None = None) -> Count:
+        """The steps of a generation, by default the newest, and what it was to make."""
+        number = number or self.situation.generation
+        launched, ended = self.generation(number).launched_at, self.situation.ended_at.get(number)
+        return count(
+            number,
+            {each: self.control(each) for each in range(1, number + 1)},
+            resume_step=self.generation(number).resume_step,
+            lived_s=None if launched is None or ended is None else max(0.0, ended - launched),
+            noted=[entry.detail for entry in self.journal.notes(COUNTED)],
+        )
+
+    def keep_count(self, number: int) -> None:
+        """Journal what a generation made, once: the control directory is the job's own to change."""
+        if all(entry.detail["generation"] != number for entry in self.journal.notes(COUNTED)):
+            self.journal.note(COUNTED, self.counted(number).to_note())
+
     def steps_made(self) -> int:
         """Optimizer steps that the newest generation has made."""
-        control = self.control()
-        progress = control.progress()
-        if progress is None:
-            return 0
-        if progress.step_seconds_count is not None:
-            return progress.step_seconds_count
-        resume = control.resume()
-        return max(0, progress.step - (resume.step if resume else 0))
+        return self.counted().steps_made
+
+    def total_steps(self) -> int | None:
+        """The planned number of optimizer steps, where somebody has said it."""
+        return self.counted().total
 
     def unsaved_steps(self) -> int:
         """Steps that would be lost if the job ended now."""
