@@ -87,10 +87,23 @@ def run(
     no_hook: Annotated[
         bool, typer.Option("--no-hook", help="Leave PYTHONPATH alone: without the training hook few can be saved.")
     ] = False,
+    pushgateway: Annotated[
+        str | None, typer.Option(help="A Pushgateway's URL: the job's series go there too, deleted at its end.")
+    ] = None,
 ) -> None:
     """Run a training command so that it can be saved, stopped, adjusted and restarted: tunewarden run -- CMD ..."""
     start = _part("commandline.run").run_job
-    start(_reach(), context.args, name, label or [], enforce, grace, simulate_gpu, hook=not no_hook)
+    start(
+        _reach(),
+        context.args,
+        name,
+        label or [],
+        enforce,
+        grace,
+        simulate_gpu,
+        hook=not no_hook,
+        pushgateway=pushgateway,
+    )
 
 
 @cli.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})

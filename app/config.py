@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from tunewarden.config_sections import (
@@ -89,6 +89,9 @@ class Settings(Section):
     prune: PruneLimits = Field(default=PruneLimits(), description="how long things are kept")
     dingtalk: tuple[DingTalkTarget, ...] = Field(default=(), description="the DingTalk robots")
     default_target: str | None = Field(default=None, description="the robot that gets messages; default: the first")
+    pushgateway: SecretStr | None = Field(
+        default=None, description="a Pushgateway that `run` pushes the job's series to; its URL may hold a password"
+    )
     heartbeat: Duration = Field(
         default=timedelta(seconds=5), description="how often agents send samples; three missing: the job is lost"
     )
@@ -104,8 +107,9 @@ class Settings(Section):
             raise ValueError("give both `webhook_user` and `webhook_password_file`, or none")
         if not _SHORTEST_HEARTBEAT <= self.heartbeat <= _LONGEST_HEARTBEAT:
             raise ValueError("`heartbeat` must be between 200ms and 5m")
-        for key in ("url", "prometheus_url", "alertmanager_url"):
+        for key in ("url", "prometheus_url", "alertmanager_url", "pushgateway"):
             value = getattr(self, key)
+            value = value.get_secret_value() if isinstance(value, SecretStr) else value
             if value and urlsplit(value).scheme not in ("http", "https"):
                 raise ValueError(f"`{key}` must begin with http:// or https://")
         return self

@@ -4,8 +4,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 from tunewarden.config import Settings
+from tunewarden.domain.job_series import label_fits
 from tunewarden.errors import SettingsError
 from tunewarden.sampling.simulated import SimulatedCard
 from tunewarden.shipped import hook_dir
@@ -23,6 +25,7 @@ def run_job(
     grace_s: float,
     simulate_gpu: str | None,
     hook: bool,
+    pushgateway: str | None = None,
 ) -> NoReturn:
     """Check the words, write the run folder, and exec the keeper.
 
@@ -47,6 +50,7 @@ def run_job(
         state_dir=settings.state,
         node=None,
         hook=usable_hook() if hook else None,
+        pushgateway=_gateway(settings, pushgateway),
     )
     exec_keeper(prepared)
 
@@ -72,10 +76,22 @@ def read_labels(words: Sequence[str]) -> dict[str, str]:
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier() or not key.isascii():
             raise SettingsError(f"--label {word}: write key=value, the key in letters, digits and _")
+        if not label_fits(key):
+            raise SettingsError(f"--label {word}: {key} is a label of the series already; choose another key")
         labels[key] = value
     if len(labels) > LABEL_LIMIT:
         raise SettingsError(f"{len(labels)} labels: give at most {LABEL_LIMIT}, each becomes a label of every series")
     return labels
+
+
+def _gateway(settings: Settings, word: str | None) -> str | None:
+    """The address to push to. It may hold a password, so no error repeats it."""
+    if word is None:
+        return settings.pushgateway.get_secret_value() if settings.pushgateway else None
+    parts = urlsplit(word)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingsError("--pushgateway: write its URL with http:// or https:// and a host")
+    return word
 
 
 def _check_card(text: str) -> None:

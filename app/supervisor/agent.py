@@ -27,6 +27,7 @@ from tunewarden.supervisor.local_stop import stop_locally
 from tunewarden.supervisor.order_poll import OrderPoll
 from tunewarden.supervisor.orders import OrderRecord, parse_order, records
 from tunewarden.supervisor.outbox import EVENT, Letter, Outbox
+from tunewarden.supervisor.pushgateway import Pushgateway
 from tunewarden.supervisor.run import Run
 from tunewarden.supervisor.run_folder import RunFolder
 from tunewarden.supervisor.service_watch import ServiceWatch
@@ -42,6 +43,7 @@ _GONE_ON_WITH = "gone_on_with"
 _SERVICE = "service"
 _MOST_STARTS = 3  # of an agent, over one order
 _GOODBYE_S = 1.0  # and the last heartbeat, where the service answers
+_DELETED_S = 5.0  # and the series of the job at a Pushgateway that hangs
 log = logging.getLogger(__name__)
 
 
@@ -74,6 +76,7 @@ class Agent:
             body=lambda: samples.body(self.run.watch()),
             watch=self._watch,
         )
+        self._pushgateway = _pushgateway(spec, self._heartbeat)
         self._poll = OrderPoll(self._service, on_order=link.wake)
         self._records = records(journal.entries())
         self._observe_at = 0.0
@@ -90,6 +93,8 @@ class Agent:
         self._resend()
         self.run.outbox.start()
         self._heartbeat.start()
+        if self._pushgateway is not None:
+            self._pushgateway.start()
         self._poll.start()
         for record in [each for each in self._records.values() if not each.ended]:
             self._carry_out(record)
@@ -279,10 +284,18 @@ class Agent:
         told_at = max(entry.at for entry in run.journal.notes(EVENT))
         if run.outbox.flush(max(0.0, told_at + _ACKNOWLEDGED_S - time.monotonic())):
             self._heartbeat.close(_GOODBYE_S)
+        if self._pushgateway is not None:
+            self._pushgateway.close(_DELETED_S)
         code = endings.STOPPED_BY_PERSON if run.situation.interrupts else verdict.exit_code
         log.info("the run is over: %s, exit code %d", verdict.cause, code)
         run.link.finish(code)
         return 0
+
+
+def _pushgateway(spec: RunSpec, heartbeat: Heartbeat) -> Pushgateway | None:
+    if spec.pushgateway is None:
+        return None
+    return Pushgateway(spec.pushgateway, spec.job_id, newest=lambda: heartbeat.newest)
 
 
 def main(argv: Sequence[str], boundary: Boundary | None = None, descriptor: int = KEEPER_FD) -> int:

@@ -39,7 +39,7 @@ class Service:
         # A proxy is for the world outside: it can't reach our own loopback, and must not see the token on the way.
         self._http = httpx.Client(
             base_url=base,
-            trust_env=not _is_loopback(base),
+            trust_env=not is_loopback(base),
             timeout=httpx.Timeout(_READ_S, connect=_CONNECT_S),
             follow_redirects=False,
         )
@@ -109,7 +109,8 @@ class Service:
         return raw if isinstance(raw, dict) else {}
 
 
-def _is_loopback(url: str) -> bool:
+def is_loopback(url: str) -> bool:
+    """Whether a URL names this machine itself."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True

@@ -189,6 +189,8 @@ class Heartbeat:
         self._unregistered.set()
         self._closing = False
         self._said: str | None = None
+        self._registered: Mapping[str, Any] | None = None
+        self.newest: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None  # a registration and a heartbeat
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -219,10 +221,14 @@ class Heartbeat:
 
     def _beat(self) -> bool:
         try:
-            if self._unregistered.is_set():
+            body = self._body()  # first: a Pushgateway gets it where the service is away
+            if self._unregistered.is_set() or self._registered is None:
                 self._unregistered.clear()
-                self._register()
-            self._service.heartbeat(self._body())
+                self._registered = self._registration()
+                self.newest = (self._registered, body)
+                self._register(self._registered)
+            self.newest = (self._registered, body)
+            self._service.heartbeat({**body, "wall": time.time()})
         except UnknownJob as error:
             self._unregistered.set()
             self._watch.failed(error, time.monotonic())
@@ -238,9 +244,9 @@ class Heartbeat:
         self._said = None
         return True
 
-    def _register(self) -> None:
+    def _register(self, registration: Mapping[str, Any]) -> None:
         try:
-            self._service.register(self._registration())
+            self._service.register(registration)
         except Exception:
             self._unregistered.set()
             raise

@@ -1,7 +1,7 @@
 """What `tunewarden run` was asked for, as it lies in the run folder. See docs/reference/keeper-protocol.md."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tunewarden.errors import SettingsError
@@ -31,6 +31,7 @@ class RunSpec:
     host_id: str
     hook: Path | None = None  # the training hook's folder, first on the job's PYTHONPATH; None: --no-hook
     started_by: StartedBy = StartedBy.RUN
+    pushgateway: str | None = field(default=None, repr=False)  # may hold a password
     ends_with_cell: bool = False  # it is stopped by ending its cell or thread: its processes are never signalled
 
     @classmethod
@@ -55,6 +56,7 @@ class RunSpec:
                 host_id=str(raw["host_id"]),
                 hook=Path(hook) if hook else None,
                 started_by=StartedBy(raw.get("started_by") or StartedBy.RUN),
+                pushgateway=raw.get("pushgateway") or None,
                 ends_with_cell=bool(raw.get("ends_with_cell")),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

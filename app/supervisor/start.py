@@ -66,6 +66,7 @@ def prepare(
     state_dir: Path,
     node: str | None,
     hook: Path | None = None,
+    pushgateway: str | None = None,
 ) -> Prepared:
     """Take the name and write the run folder of a job that runs `argv` in the current directory. Launches nothing.
 
@@ -93,6 +94,7 @@ def prepare(
         "node": node or socket.gethostname(),
         "host_id": host_id(),
         "hook": None if hook is None else str(hook),
+        "pushgateway": pushgateway,
     }
     try:
         return _write_run(state_dir, job_id, name, spec)

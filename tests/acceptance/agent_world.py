@@ -86,6 +86,7 @@ class World:
         heartbeat_s: float = 0.3,
         env: Mapping[str, str] | None = None,
         suspendable: bool = False,
+        pushgateway: str | None = None,
     ) -> None:
         token_file = self.folder / "token"
         token_file.write_text(TOKEN + "\n", encoding="utf-8")
@@ -102,6 +103,7 @@ class World:
             "heartbeat_s": heartbeat_s,
             "state_dir": str(self.folder / "state"),
             "node": "node-1",
+            "pushgateway": pushgateway,
         }
         with (self.folder / "stdout").open("wb") as stdout, (self.folder / "stderr").open("wb") as stderr:
             self.process = subprocess.Popen(
