@@ -1,4 +1,4 @@
-"""Knobs and the arithmetic of changing them: names, `/2`, `*2`, and the rule that keeps the effective batch."""
+"""Knobs and what can be asked of them: names, `/2`, `*2`, values. Batch sizes have a rule: `effective_batch`."""
 
 import re
 from collections.abc import Mapping
@@ -28,12 +28,14 @@ class KnobKind:
 
 BATCH = "batch_size"
 ACCUMULATION = "gradient_accumulation"
+RESOLUTION = "resolution"
+EXPANDABLE = "expandable_segments"
 
 KNOBS: Mapping[str, KnobKind] = {
     BATCH: KnobKind(kind=Kind.COUNT),
     ACCUMULATION: KnobKind(kind=Kind.COUNT),
     # Image trainers want multiples of 64: Stable Diffusion's U-Net halves a latent of 1/8 size three times.
-    "resolution": KnobKind(kind=Kind.COUNT, minimum=64, step=64),
+    RESOLUTION: KnobKind(kind=Kind.COUNT, minimum=64, step=64),
     "cache_latents": KnobKind(kind=Kind.SWITCH),
     "data_workers": KnobKind(kind=Kind.COUNT, minimum=0),
     "persistent_workers": KnobKind(kind=Kind.SWITCH),
@@ -43,12 +45,21 @@ KNOBS: Mapping[str, KnobKind] = {
     "mixed_precision": KnobKind(kind=Kind.WORD, words=("fp16", "bf16")),
     "network_dim": KnobKind(kind=Kind.COUNT),
     "network_alpha": KnobKind(kind=Kind.COUNT),
+    EXPANDABLE: KnobKind(kind=Kind.SWITCH),  # of torch's allocator: an environment variable, not a config's
 }
 
 _CHANGE = re.compile(r"(?P<op>[/*])(?P<factor>\d{1,6})")
 # Plain decimal: 010 is eight to a YAML 1.1 reader, 1_000 a word to a YAML 1.2 one. Six digits keep `_divisors` quick.
 _COUNT = re.compile(r"0|[1-9]\d{0,5}")
-_SWITCHES: Mapping[str, bool] = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
+# Both parts of an image's size: "512,512", 512x768, or the two items of a list.
+_PAIR = re.compile(r"(?P<width>[1-9]\d{0,5})(?P<between>\s*[,x]\s*)(?P<height>[1-9]\d{0,5})")
+# A new value is spelt as the old one was: a JSON of the kohya GUI has 0 and 1, Python has True.
+_SPELLINGS = (("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("yes", "no"), ("Yes", "No"), ("YES", "NO"),
+              ("on", "off"), ("On", "Off"), ("ON", "OFF"), ("1", "0"))  # fmt: skip
+_SWITCHES: Mapping[str, bool] = {
+    word.lower(): yes for pair in _SPELLINGS for word, yes in zip(pair, (True, False), strict=True)
+}
+_OPPOSITES: Mapping[str, str] = {a: b for yes, no in _SPELLINGS for a, b in ((yes, no), (no, yes))}
 
 
 class Op(StrEnum):
@@ -57,11 +68,15 @@ class Op(StrEnum):
     SET = ""
     DIVIDE = "/"
     MULTIPLY = "*"
+    UNSET = "unset"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What is asked of one knob: a plain `value`, or a `factor` (2 or more) to divide or multiply by."""
+    """What is asked of one knob: a plain `value`, a `factor` (2 or more) to divide or multiply by, or to be unset.
+
+    A knob that is unset is taken out of the config: the trainer's own default counts.
+    """
 
     op: Op
     value: str = ""
@@ -76,24 +91,13 @@ class Refusal:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """Batch size and accumulation. `accumulation` is None where the config has no key for it (it counts as 1)."""
-
-    batch: int
-    accumulation: int | None
-
-    @property
-    def effective(self) -> int:
-        """Samples of one optimizer step."""
-        return self.batch * (self.accumulation or 1)
-
-
 def parse_change(text: str) -> Change:
-    """`/2`, `*2` or a plain value. Raises ValueError with a sentence that says what is wrong."""
+    """`/2`, `*2`, `unset` or a plain value. Raises ValueError with a sentence that says what is wrong."""
     text = text.strip()
     if not text:
         raise ValueError("an empty value; write /2, *2 or a value")
+    if text in ("unset", "default"):
+        return Change(op=Op.UNSET)
     if text[0] not in "/*":
         return Change(op=Op.SET, value=text)
     match = _CHANGE.fullmatch(text)
@@ -111,12 +115,17 @@ def fault_of(knob: str, text: str) -> str | None:
     except ValueError as error:
         return f"{knob}: {error}"
     kind = KNOBS[knob]
+    if change.op is Op.UNSET:
+        return None
     if change.op is not Op.SET:
         return None if kind.kind is Kind.COUNT else f"{knob} is no number: `{text}` means nothing for it"
     return _value_fault(knob, kind, change.value)
 
 
 def _value_fault(knob: str, kind: KnobKind, value: str) -> str | None:
+    pair = _PAIR.fullmatch(value) if knob == RESOLUTION else None
+    if pair is not None:
+        return _value_fault(knob, kind, pair["width"]) or _value_fault(knob, kind, pair["height"])
     if kind.kind is Kind.COUNT and (as_count(value) is None or int(value) < kind.minimum):
         return f"{knob} must be a whole number from {kind.minimum}, not `{value}`"
     if kind.kind is Kind.SWITCH and value.lower() not in _SWITCHES:
@@ -126,26 +135,33 @@ def _value_fault(knob: str, kind: KnobKind, value: str) -> str | None:
     return None
 
 
+def switch(text: str) -> bool | None:
+    """A switch's value: true or false in any of YAML's spellings, else None."""
+    return _SWITCHES.get(text.lower())
+
+
 def as_count(text: str) -> int | None:
     """A whole number written plainly in decimal, else None."""
     return int(text) if _COUNT.fullmatch(text) else None
 
 
 def new_value(knob: str, old: str, asked: str) -> str | Refusal:
-    """The value that `knob`, now `old`, gets. Batch size and accumulation go through `resize` instead.
+    """The value that `knob`, now `old`, gets, spelt like `old`. For batch sizes see `effective_batch`.
 
-    `asked` must have no fault (`fault_of`).
+    `asked` must have no fault (`fault_of`), and is not `unset`. Both parts of a resolution change together.
     """
     change, kind = parse_change(asked), KNOBS[knob]
     if kind.kind is Kind.SWITCH:
         return _new_switch(knob, old, change.value)
     if kind.kind is Kind.WORD:
         return change.value
+    if knob == RESOLUTION and (pair := _PAIR.fullmatch(old)) is not None:
+        return _new_pair(pair, asked)
     count = as_count(old)
     if count is None:
         return _not_plain(knob, old)
     if change.op is Op.SET:
-        return change.value
+        return change.value if as_count(change.value) is not None else _not_one(knob, old, change.value)
     scaled = count * change.factor if change.op is Op.MULTIPLY else count // change.factor
     scaled -= scaled % kind.step
     if scaled < kind.minimum:
@@ -164,71 +180,29 @@ def breaks_resume(knob: str, old: str, new: str) -> bool:
 
 
 def _new_switch(knob: str, old: str, asked: str) -> str | Refusal:
-    present, wanted = _SWITCHES.get(old.lower()), _SWITCHES[asked.lower()]
+    present, wanted = switch(old), switch(asked)
     if present is None:
         return _not_plain(knob, old)
-    if present == wanted:
-        return old
-    return "true" if wanted else "false"
+    return old if present == wanted else _OPPOSITES.get(old, "true" if wanted else "false")
+
+
+def _new_pair(old: re.Match[str], asked: str) -> str | Refusal:
+    width, height, change = old["width"], old["height"], parse_change(asked)
+    wanted = _PAIR.fullmatch(change.value)
+    if wanted is not None:
+        return wanted["width"] + old["between"] + wanted["height"]
+    if change.op is Op.SET and width != height:
+        return _not_one(RESOLUTION, old[0], change.value)
+    first, second = new_value(RESOLUTION, width, asked), new_value(RESOLUTION, height, asked)
+    if isinstance(first, Refusal):
+        return first
+    return second if isinstance(second, Refusal) else first + old["between"] + second
+
+
+def _not_one(knob: str, old: str, asked: str) -> Refusal:
+    why = f"{knob} is {old}, which {asked} can't replace; write it in the same form, or /2"
+    return Refusal(reason=Reason.KNOB_NOT_CHANGEABLE, why=why)
 
 
 def _not_plain(knob: str, old: str) -> Refusal:
     return Refusal(reason=Reason.KNOB_NOT_CHANGEABLE, why=f"{knob} is `{old}`, which is no plain value of it")
-
-
-def resize(
-    now: Sizes, batch: str | None, accumulation: str | None, *, allow_effective_batch_change: bool
-) -> Sizes | Refusal:
-    """The batch size and accumulation that answer what is asked of either (None: nothing is).
-
-    The effective batch, batch × accumulation, stays equal: `/n` gives the largest divisor of it that is ≤ batch / n,
-    `*n` the smallest that is ≥ batch × n, and accumulation follows. Where that can't be (no accumulation key, or a
-    plain value that is no divisor), the effective batch would change: refused unless allowed.
-    """
-    wanted = _wanted(now, batch, accumulation)
-    if isinstance(wanted, Refusal) or wanted.effective == now.effective or allow_effective_batch_change:
-        return wanted
-    return Refusal(
-        reason=Reason.EFFECTIVE_BATCH_WOULD_CHANGE, why=f"effective batch {now.effective} → {wanted.effective}"
-    )
-
-
-def _wanted(now: Sizes, batch: str | None, accumulation: str | None) -> Sizes | Refusal:
-    if batch is None and accumulation is None:
-        return now
-    if batch is None:
-        steps = _scaled(now.accumulation or 1, parse_change(accumulation or ""))
-        if steps < 1:
-            return Refusal(reason=Reason.AT_MINIMUM, why=f"{ACCUMULATION} is {now.accumulation} and can't go below 1")
-        return Sizes(batch=now.batch, accumulation=steps)
-    change = parse_change(batch)
-    if change.op is Op.DIVIDE and now.batch == 1:
-        return Refusal(reason=Reason.AT_MINIMUM, why=f"{BATCH} is 1 and can't go lower")
-    if accumulation is not None:
-        steps = _scaled(now.accumulation or 1, parse_change(accumulation))
-        return Sizes(batch=max(1, _scaled(now.batch, change)), accumulation=max(1, steps))
-    if now.accumulation is None:
-        return Sizes(batch=max(1, _scaled(now.batch, change)), accumulation=None)
-    return _with_accumulation(now.batch, now.effective, change)
-
-
-def _with_accumulation(batch: int, total: int, change: Change) -> Sizes:
-    """The batch that `change` asks for, with the accumulation that keeps `total`, or comes nearest to it."""
-    divisors = _divisors(total)
-    target = _scaled(batch, change)
-    if change.op is Op.DIVIDE:
-        target = max((each for each in divisors if each * change.factor <= batch), default=1)
-    elif change.op is Op.MULTIPLY:
-        target = min((each for each in divisors if each >= target), default=target)
-    return Sizes(batch=target, accumulation=max(1, (total + target // 2) // target))
-
-
-def _scaled(value: int, change: Change) -> int:
-    if change.op is Op.SET:
-        return int(change.value)
-    return value * change.factor if change.op is Op.MULTIPLY else value // change.factor
-
-
-def _divisors(total: int) -> list[int]:
-    small = [each for each in range(1, int(total**0.5) + 1) if total % each == 0]
-    return sorted({*small, *(total // each for each in small)})

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from tunewarden.domain import tuning
+from tunewarden.domain import effective_batch, tuning
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers import yaml_splice
@@ -69,9 +69,11 @@ def _plain_values(path: Path, spans: Mapping[str, yaml_splice.Span], knobs: Mapp
     return values
 
 
-def _resized(path: Path, line: int, now: tuning.Sizes, knobs: Mapping[str, str], allow: bool) -> tuning.Sizes:
+def _resized(
+    path: Path, line: int, now: effective_batch.Sizes, knobs: Mapping[str, str], allow: bool
+) -> effective_batch.Sizes:
     batch, accumulation = knobs.get(tuning.BATCH), knobs.get(tuning.ACCUMULATION)
-    answer = tuning.resize(now, batch, accumulation, allow_effective_batch_change=allow)
+    answer = effective_batch.resize(now, batch, accumulation, allow_effective_batch_change=allow)
     if isinstance(answer, tuning.Refusal):
         raise _refused(path, line, answer)
     return answer
@@ -105,14 +107,17 @@ def _refuse_unloadable(changes: tuple[KnobChange, ...]) -> None:
 
 def _sizes(
     document: yaml_splice.Document, spans: Mapping[str, yaml_splice.Span]
-) -> tuple[tuning.Sizes, dict[str, yaml_splice.Span]]:
+) -> tuple[effective_batch.Sizes, dict[str, yaml_splice.Span]]:
     """Batch size and accumulation as the file sets them, and the spans with both in."""
     wanted = [tuning.BATCH]
     if FILE_KEYS[tuning.ACCUMULATION] in yaml_splice.keys(document):
         wanted.append(tuning.ACCUMULATION)
     both = {knob: yaml_splice.locate(document, FILE_KEYS[knob]) for knob in wanted}
     counts = {knob: _count(document.where, span) for knob, span in both.items()}
-    return tuning.Sizes(batch=counts[tuning.BATCH], accumulation=counts.get(tuning.ACCUMULATION)), {**spans, **both}
+    return effective_batch.Sizes(batch=counts[tuning.BATCH], accumulation=counts.get(tuning.ACCUMULATION)), {
+        **spans,
+        **both,
+    }
 
 
 def _count(where: str, span: yaml_splice.Span) -> int:
@@ -125,14 +130,14 @@ def _count(where: str, span: yaml_splice.Span) -> int:
     return count
 
 
-def _as_values(sizes: tuning.Sizes) -> dict[str, str]:
+def _as_values(sizes: effective_batch.Sizes) -> dict[str, str]:
     values = {tuning.BATCH: str(sizes.batch)}
     if sizes.accumulation is not None:
         values[tuning.ACCUMULATION] = str(sizes.accumulation)
     return values
 
 
-def _warnings(path: Path, line: int, now: tuning.Sizes, then: tuning.Sizes) -> tuple[str, ...]:
+def _warnings(path: Path, line: int, now: effective_batch.Sizes, then: effective_batch.Sizes) -> tuple[str, ...]:
     if now.effective == then.effective:
         return ()
     text = f"{path}:{line}: effective batch {now.effective} → {then.effective}: the learning rate may no longer fit"

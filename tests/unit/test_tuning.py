@@ -4,18 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunewarden.domain.effective_batch import Sizes, resize, resize_all
 from tunewarden.domain.reason import Reason
-from tunewarden.domain.tuning import (
-    KNOBS,
-    Change,
-    Op,
-    Refusal,
-    Sizes,
-    fault_of,
-    new_value,
-    parse_change,
-    resize,
-)
+from tunewarden.domain.tuning import KNOBS, Change, Op, Refusal, fault_of, new_value, parse_change
 
 
 @pytest.mark.parametrize(
@@ -27,6 +18,8 @@ from tunewarden.domain.tuning import (
         ("4", Change(op=Op.SET, value="4")),
         (" 4 ", Change(op=Op.SET, value="4")),
         ("true", Change(op=Op.SET, value="true")),
+        ("unset", Change(op=Op.UNSET)),
+        ("default", Change(op=Op.UNSET)),
         ("fp16", Change(op=Op.SET, value="fp16")),
     ],
 )
@@ -169,6 +162,44 @@ def test_the_old_batch_as_a_value_undoes_every_division(batch: int, accumulation
     assert resize(then, str(batch), None, allow_effective_batch_change=False) == now
 
 
+TOGETHER = [
+    # batches, accumulation, asked, batches then, accumulation then
+    ((4, 2), 1, "/2", (2, 1), 2),
+    ((4, 2), 2, "*2", (8, 4), 1),
+    ((6, 9), 1, "/2", (2, 3), 3),
+    ((4, 4), 1, "/2", (2, 2), 2),
+    ((8, 4, 12), 2, "/4", (2, 1, 3), 8),
+]
+
+
+@pytest.mark.parametrize(("batches", "accumulation", "asked", "wanted", "steps"), TOGETHER)
+def test_several_batch_sizes_are_scaled_together(
+    batches: tuple[int, ...], accumulation: int, asked: str, wanted: tuple[int, ...], steps: int
+) -> None:
+    """One accumulation keeps the effective batch of each data set."""
+    then = resize_all(batches, accumulation, asked, None, allow_effective_batch_change=False)
+
+    assert then == (wanted, steps)
+
+
+@pytest.mark.parametrize(
+    ("batches", "asked", "reason"),
+    [
+        ((4, 1), "/2", Reason.AT_MINIMUM),
+        ((4, 3), "/2", Reason.EFFECTIVE_BATCH_WOULD_CHANGE),
+        ((4, 2), "2", Reason.KNOB_NOT_CHANGEABLE),
+    ],
+)
+def test_batch_sizes_that_can_not_be_scaled_together_are_refused(
+    batches: tuple[int, ...], asked: str, reason: Reason
+) -> None:
+    """One at its minimum, no common divisor, or one value for unequal ones: refused, never done by halves."""
+    refusal = resize_all(batches, 1, asked, None, allow_effective_batch_change=False)
+
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is reason
+
+
 VALUES = [
     ("resolution", "768", "/2", "384"),
     ("resolution", "512", "/3", "128"),
@@ -177,9 +208,14 @@ VALUES = [
     ("data_workers", "1", "/2", "0"),
     ("network_dim", "32", "/2", "16"),
     ("cache_latents", "false", "true", "true"),
-    ("cache_latents", "False", "on", "true"),
+    ("cache_latents", "False", "on", "True"),
+    ("persistent_workers", "0", "true", "1"),
+    ("resolution", "512,512", "/2", "256,256"),
+    ("resolution", "512, 768", "/2", "256, 384"),
+    ("resolution", "1024x1024", "512", "512x512"),
+    ("resolution", "512,768", "1024,1536", "1024,1536"),
     ("cache_latents", "True", "true", "True"),
-    ("gradient_checkpointing", "yes", "false", "false"),
+    ("gradient_checkpointing", "yes", "false", "no"),
     ("mixed_precision", "fp16", "bf16", "bf16"),
 ]
 
@@ -195,7 +231,10 @@ def test_other_knobs_take_plain_values_and_factors(knob: str, old: str, asked: s
     [
         ("resolution", "64", "/2", Reason.AT_MINIMUM),
         ("network_dim", "1", "/2", Reason.AT_MINIMUM),
-        ("resolution", "512,512", "/2", Reason.KNOB_NOT_CHANGEABLE),
+        ("resolution", "512,64", "/2", Reason.AT_MINIMUM),
+        ("resolution", "512,768", "512", Reason.KNOB_NOT_CHANGEABLE),
+        ("resolution", "512", "512,768", Reason.KNOB_NOT_CHANGEABLE),
+        ("resolution", "512,512,512", "/2", Reason.KNOB_NOT_CHANGEABLE),
         ("network_dim", "010", "/2", Reason.KNOB_NOT_CHANGEABLE),
         ("network_dim", "1_0", "/2", Reason.KNOB_NOT_CHANGEABLE),
         ("network_dim", "${DIM}", "8", Reason.KNOB_NOT_CHANGEABLE),
@@ -222,6 +261,8 @@ def test_what_can_not_be_changed_is_refused(knob: str, old: str, asked: str, rea
         ("batch_size", "/1"),
         ("batch_size", "2\nlr: 1"),
         ("resolution", "32"),
+        ("resolution", "512,32"),
+        ("batch_size", "2,2"),
         ("data_workers", "-1"),
         ("cache_latents", "/2"),
         ("cache_latents", "2"),
