@@ -30,7 +30,7 @@ class Update:
 
     def complete(self, adapter):
         """At the end of a whole block: whether it made an update. Optimizers that we don't see are believed."""
-        return self.stepped or not adapter.optimizers()
+        return self.stepped or not any(hasattr(type(each).step, "_tunewarden") for each in adapter.optimizers())
 
     def due(self, adapter, moment):
         """Whether this moment of a loop without `accumulate` is the boundary: zero_grad, scheduler or backward."""
@@ -55,7 +55,6 @@ class AccelerateAdapter:
     """See boundary.py for what each method is for."""
 
     framework = "accelerate"
-    can = ("save", "stop", "resume")
     state_name = "step-{step:08d}"
 
     def __init__(self, accelerator):
@@ -63,13 +62,18 @@ class AccelerateAdapter:
         self.update = Update()
         self.depth = 0  # of nested accumulate blocks
         self.backward_seen = False
-        self.loading = self.ending = False
+        self.loading = self.ending = self.finished = False
         self._watched = []
 
     def use(self, accelerator):
         """A script may make several; the one with an optimizer is the one that trains."""
         if accelerator is not self.accelerator and (accelerator._optimizers or not self.accelerator._optimizers):
             self.accelerator = accelerator
+
+    @property
+    def can(self):
+        """A state without an optimizer is none that training could go on from."""
+        return ("save", "stop", "resume") if self.ready() else ()
 
     def optimizers(self):
         return self.accelerator._optimizers
@@ -122,6 +126,10 @@ class AccelerateAdapter:
             "scheduler_epochs": [_inner(each, "scheduler").last_epoch for each in self.schedulers()],
             "optimizer_steps": _most_steps(_inner(each, "optimizer") for each in self.optimizers()),
         }
+
+    def finish(self):
+        """The next block or backward pass will end it; a loop that counts for itself doesn't come to one."""
+        self.finished = True
 
     def mid_update(self):
         return self.update.half_done(self)

@@ -18,6 +18,7 @@ import functools
 import os
 
 from . import session as sessions
+from . import watching
 from .accelerate_adapter import AccelerateAdapter
 from .boundary import finish, still_here
 
@@ -47,6 +48,8 @@ def patch(module):
 def _leading(accelerator=None):
     """(session, adapter) while boundaries of accelerate's count in this process; else (None, None)."""
     session = sessions.current()
+    if session is None and accelerator is not None and watching.may_begin_again():
+        session = _begin(accelerator)
     if session is None or not isinstance(session.adapter, AccelerateAdapter):
         return None, None
     if session.leaving:
@@ -59,13 +62,19 @@ def _leading(accelerator=None):
 def _init(original):
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
-        world = self.num_processes
-        local = int(os.environ.get("LOCAL_WORLD_SIZE") or world)
-        session = sessions.begin("accelerate", self.process_index, world, local)
-        if session is not None:
-            session.guarded(_lead, session, self)
+        _begin(self)
 
     return __init__
+
+
+def _begin(accelerator):
+    """The session of this process, which this Accelerator leads unless a Trainer does."""
+    world = accelerator.num_processes
+    local = int(os.environ.get("LOCAL_WORLD_SIZE") or world)
+    session = sessions.begin("accelerate", accelerator.process_index, world, local)
+    if session is not None:
+        session.guarded(_lead, session, accelerator)
+    return session
 
 
 def _lead(session, accelerator):
@@ -122,6 +131,8 @@ def _accumulate(original):
 def _enter(session, adapter):
     adapter.depth += 1
     _before_training(session, adapter)
+    if adapter.finished:
+        finish(session)
     if adapter.depth == 1 and adapter.update.stepped:
         _at_step(session, adapter)
     if session.counters.phase == "load":
@@ -163,6 +174,8 @@ def _before_backward(session, adapter):
     _before_training(session, adapter, too_late=True)
     if not adapter.depth and adapter.update.due(adapter, "backward"):
         _at_step(session, adapter)
+    if adapter.finished:
+        finish(session)
 
 
 def _after_backward(session, adapter, loss):

@@ -10,14 +10,16 @@ An adapter is what a framework must offer (accelerate_patch and trainer_patch ha
 - `can_save_alone()`: whether this rank's save needs no other rank (after a crash the others are not there);
 - `facts()`: {"scheduler_epochs": [last_epoch of each scheduler], "optimizer_steps": the optimizer's count or None};
 - `mid_update()`: whether an optimizer step was begun and it and its scheduler are not through;
-- `load(path)`: load a state now (where hook.json says resume_by hook); `end()`: close trackers before the end.
+- `load(path)`: load a state now (where hook.json says resume_by hook); `end()`: close trackers before the end;
+- `finish()`: the planned total is reached and saved: see to it that no further update is made. A loop that ends by
+  itself now must come to its own end, with its own last save; `boundary.finish(session)` ends one that would go on.
 """
 
 import os
 import sys
 import time
 
-from . import metrics
+from . import metrics, watching
 from .saving import save
 
 PARK_SECONDS = 60.0
@@ -27,7 +29,7 @@ class Boundary:
     def __init__(self, session):
         self._session = session
         self._seen = False
-        self._total_failed = False
+        self._finishing = False
 
     def at_step(self):
         session = self._session
@@ -39,7 +41,7 @@ class Boundary:
         request = session.agreement.poll(session.counters.step)
         if request is not None:
             self._answer(request)
-        if self.at_total() and not self._total_failed:
+        if self.at_total() and not self._finishing:
             self._finish()
 
     def at_total(self):
@@ -56,7 +58,7 @@ class Boundary:
         if saved.path is not None and mode == "save_and_stop":
             session.adapter.end()
             park(session, saved)
-            leave(session)
+            leave(session, f"saved at step {saved.step}: {saved.path}; stopped, as was asked")
         return None
 
     def _receipt(self, request, content):
@@ -64,32 +66,27 @@ class Boundary:
             self._session.control.write("receipt.json", dict(content, request_id=request["request_id"]))
 
     def _finish(self):
-        session = self._session
+        session, self._finishing = self._session, True
         if (session.counters.last_state or {}).get("step") != session.counters.step:
             saved = save(session, "total")
-            if saved.path is None:
-                self._total_failed = True  # the trainer goes on: its own end saves what we could not
+            if saved.path is None:  # the trainer goes on: its own end saves what we could not
                 session.log.say("the planned total is reached, but the state could not be saved: " + saved.error)
                 return
-        finish(session)
+        session.adapter.finish()
 
 
 def finish(session):
-    """The planned total is reached and its state is on disk: end as a run that is finished."""
+    """The planned total is reached and its state is on disk, and the loop wants to go on: end it. SystemExit(0)."""
     session.counters.enter("finished")
     if session.rank == 0:
         metrics.flush(session)
     session.adapter.end()
-    leave(session)
-
-
-def in_notebook():
-    return "ipykernel" in sys.modules
+    leave(session, f"the planned {session.counters.step} steps are done")
 
 
 def park(session, saved):
-    """No further step, until somebody ends this process. A notebook's cell just ends."""
-    if in_notebook():
+    """No further step, until somebody ends this process. A notebook's cell, or what a GUI has started, just ends."""
+    if watching.in_a_cell() or watching.is_watched(session):
         return
     if session.rank == 0 and sys.stderr is not None:
         sys.stderr.write(f"\ntunewarden: saved at step {saved.step}; parked until it is ended\n")
@@ -99,15 +96,19 @@ def park(session, saved):
         time.sleep(max(0.0, min(1.0, deadline - time.monotonic())))
 
 
-def leave(session):
+def leave(session, text):
     session.leaving = True
     session.agreement.close()
+    if watching.in_a_cell() or watching.is_watched(session):
+        watching.end(session, text)
     raise SystemExit(0)
 
 
 def still_here(session):
     """The trainer swallowed our SystemExit and wants to go on: it must not. A notebook's next cell may."""
-    if in_notebook():
+    if watching.in_a_cell():
         session.leaving = False
         return
+    if watching.is_watched(session) and watching.in_a_thread():
+        watching.end(session, "stopped, as was asked")  # the process around it is not ours to end
     os._exit(0)

@@ -4,11 +4,10 @@
 says whose boundaries count (see boundary.py for what an adapter is): transformers leads over accelerate.
 """
 
-import contextlib
 import os
 import sys
 
-from . import metrics, ranks
+from . import metrics, ranks, watching
 from .boundary import Boundary
 from .control import Control
 from .crash import Crash
@@ -16,7 +15,6 @@ from .log import Log
 from .resuming import Resume
 from .settings import Settings
 from .stepping import Counters
-from .watching import watched_folder
 
 _LEADS = {"accelerate": 1, "transformers": 2}
 _sessions = {}  # pid: Session, one at most: after a fork the child finds none of its own
@@ -32,14 +30,15 @@ def begin(framework, rank, world_size, local_world_size):
     """Begin the session of this process, or give the one there is. None: this process is no business of ours."""
     if os.getpid() in _sessions:
         return current()
-    folder = os.environ.get("TUNEWARDEN_CONTROL_DIR") or watched_folder(framework, rank, world_size)
+    folder = os.environ.get("TUNEWARDEN_CONTROL_DIR") or watching.watched_folder(framework, rank, world_size)
     if not folder or not os.path.isdir(folder):
         return None
     log = Log(folder)
     try:
         session = Session(Control(folder), log, rank, world_size, local_world_size)
-        if session.taken_by_another():
-            log.say(f"rank {rank} belongs to a living process already: the hook stays out of this one")
+        why = session.not_ours()
+        if why is not None:
+            log.say("the hook stays out of this process: " + why)
             return None
         _sessions.clear()
         _sessions[session.pid] = session
@@ -49,6 +48,14 @@ def begin(framework, rank, world_size, local_world_size):
         _sessions.pop(os.getpid(), None)
         return None
     return session
+
+
+def close(session):
+    """The training of this session is over, and its process goes on: what trains next here is another session."""
+    if session.rank == 0:
+        metrics.flush(session)
+    session.alive = False
+    _sessions.pop(session.pid, None)
 
 
 class Session:
@@ -73,15 +80,18 @@ class Session:
         self.boundary = None
         self.framework = None
 
-    def taken_by_another(self):
-        """Whether another living process of this job is this rank: a second trainer of one script, say."""
+    def not_ours(self):
+        """Why the hook has no business here, or None."""
+        if self.speaks_by_itself():
+            return "the trainer speaks the protocol by itself"
         pid = (self.control.read(f"pid.{self.rank}.json") or {}).get("pid")
-        if not isinstance(pid, int) or pid in (self.pid, os.getppid()) or os.name != "posix":
-            return False
-        with contextlib.suppress(OSError):
-            os.kill(pid, 0)
-            return True
-        return False
+        if isinstance(pid, int) and pid != self.pid and _has_folder(pid, self.control.folder):
+            return f"rank {self.rank} is process {pid}"  # a second trainer of one script, say
+        return None
+
+    def speaks_by_itself(self):
+        hello = self.control.read("hello.json")
+        return hello is not None and hello.get("by") != "hook"
 
     def announce(self, framework):
         """The pid of this rank; hello.json says nothing of what it can do before the first boundary."""
@@ -94,11 +104,17 @@ class Session:
             metrics.start(self)
 
     def hello(self, can):
-        """What this trainer can do, said by rank 0."""
+        """What this trainer can do, said by rank 0; unless it has something to say by itself, after all."""
         if self.rank != 0:
+            return
+        if self.speaks_by_itself():
+            self.alive = False
+            self.log.say("the hook steps aside: the trainer speaks the protocol by itself")
             return
         names = {"accelerate", "transformers", "peft", "torch"}
         found = {name: str(getattr(sys.modules.get(name), "__version__", "")) for name in sorted(names)}
+        if watching.is_watched(self):  # nobody but the GUI launches it again
+            can = [word for word in can if word != "resume"]
         content = {"protocol": 1, "can": list(can), "pid": self.pid, "by": "hook", "framework": self.framework}
         content["versions"] = {name: version for name, version in found.items() if version}
         self.control.write("hello.json", content)
@@ -128,3 +144,12 @@ class Session:
             self.alive = False
             self.log.fault(error)
             self.hello(())
+
+
+def _has_folder(pid, folder):
+    """Whether it is a living process with this control directory. Without a /proc nobody is."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return b"TUNEWARDEN_CONTROL_DIR=" + os.fsencode(folder) in file.read().split(b"\0")
+    except OSError:
+        return False
