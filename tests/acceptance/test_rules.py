@@ -90,6 +90,32 @@ MUTANTS = [
     ("GpuUtilizationLow", "[10m]", "[9m]"),
     ("GpuUtilizationLow", "[10m]", "[11m]"),
     ("GpuUtilizationLow", "and on (uuid) gpu:memory_used:ratio > 0.10", ""),
+    ("TrainingStalled", "> training_job:stall", ">= training_job:stall"),
+    ("TrainingStalled", "> training_job:stall", "< training_job:stall"),
+    ("TrainingStalled", "for: 30s", "for: 15s"),
+    ("TrainingStalled", "for: 30s", "for: 45s"),
+    ("TrainingLossNotFinite", "!= tunewarden_job_loss", "== tunewarden_job_loss"),
+    ("TrainingLossNotFinite", "== Inf", "> 1e29"),
+    ("TrainingLossNotFinite", "abs(tunewarden_job_loss)", "(tunewarden_job_loss)"),
+    ("TrainingLossNotFinite", "for: 1m", "for: 45s"),
+    ("TrainingLossNotFinite", "for: 1m", "for: 75s"),
+]
+# What the alerts stand on: each number and condition of rules/recording/job.yaml.
+JOB_MUTANTS = [
+    ("[1m]", "[15s]"),
+    ("5 * max", "4.9 * max"),
+    ("5 * max", "5.1 * max"),
+    (", 300)", ", 285)"),
+    (", 300)", ", 316)"),
+    ("* 0 + 900", "* 0 + 885"),
+    ("* 0 + 900", "* 0 + 915"),
+    ('phase="train"', 'phase!="train"'),
+    ("} == 1", "}"),
+    (
+        "max by (node, training_job, training_job_id) (tunewarden_job_median_step_seconds)",
+        "tunewarden_job_median_step_seconds",
+    ),
+    ("_sum[5m]) / (", "_sum[5m]) * ("),
 ]
 
 
@@ -98,7 +124,9 @@ def test_a_changed_number_fails_a_test(alert: str, what: str, instead: str, tmp_
     """Each threshold, window and `for` of each alert, changed a little in a copy, makes promtool fail."""
     copy = tmp_path / "rules"
     shutil.copytree(RULES, copy)
-    path = copy / "alerts" / "gpu.yaml"
+    path = next(
+        file for file in sorted((copy / "alerts").glob("*.yaml")) if f"alert: {alert}\n" in file.read_text("utf-8")
+    )
     before, name, rule = path.read_text(encoding="utf-8").partition(f"- alert: {alert}\n")
     end = rule.find("- alert: ")
     own, rest = (rule, "") if end < 0 else (rule[:end], rule[end:])
@@ -109,6 +137,20 @@ def test_a_changed_number_fails_a_test(alert: str, what: str, instead: str, tmp_
 
     assert tested.returncode == 1, tested.stdout
     assert "FAILED" in tested.stderr + tested.stdout, tested.stderr
+
+
+@pytest.mark.parametrize(("what", "instead"), JOB_MUTANTS)
+def test_a_changed_recording_of_jobs_fails_a_test(what: str, instead: str, tmp_path: Path) -> None:
+    """Windows, phases and the labels that are kept."""
+    copy = tmp_path / "rules"
+    shutil.copytree(RULES, copy)
+    path = copy / "recording" / "job.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(what, instead), encoding="utf-8")
+    tested = promtool("test", "rules", "tests/training.yaml", cwd=copy)
+
+    assert what in text
+    assert tested.returncode == 1, tested.stdout
 
 
 def test_every_alert_has_mutants_of_its_threshold_and_its_for() -> None:
@@ -128,7 +170,10 @@ def test_shortened_rules_differ_in_their_times_only(tmp_path: Path) -> None:
         if re.sub(r"\s", "", old) != re.sub(r"\s", "", new)
     ]
 
-    assert {path.name for path in written} == {"recording-gpu.yaml", "recording-host.yaml", "alerts-gpu.yaml"}
+    assert {path.name for path in written} == {
+        *("recording-gpu.yaml", "recording-host.yaml", "recording-job.yaml"),
+        *("alerts-gpu.yaml", "alerts-training.yaml"),
+    }
     assert [pair for pair in changed if pair[0].startswith("for")] == [("for: 3m", "for: 5s")]
     assert len(changed) == 3 and all(old.replace("[10m]", "[20s]") == new for old, new in changed[1:])
     assert promtool("check", "rules", "--lint-fatal", *written).returncode == 0
