@@ -61,6 +61,8 @@ class Reason(StrEnum):
     NO_DISK_SPACE = "no_disk_space"  # no room for the checkpoint or the new config
     COMMAND_IS_A_SCRIPT = "command_is_a_script"  # the command runs more than one trainer: it can't be launched again
     NO_STEP_BOUNDARY = "no_step_boundary"  # no optimizer step ended in time: the request was withdrawn
+    OUTPUT_NOT_WRITABLE = "output_not_writable"  # no state can be written where the trainer writes its states
+    SCRIPT_NOT_FOUND = "script_not_found"  # the trainer's script is not where the command names it any more
     SAVE_FAILED = "save_failed"  # the trainer said that it could not save
     SAVE_INCOMPLETE = "save_incomplete"  # what the receipt names is not there, or not whole
     STILL_ALIVE = "still_alive"  # a process of the job is still alive: never called stopped

@@ -55,6 +55,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.NO_DISK_SPACE: "no disk space for the checkpoint or the new config",
     Reason.COMMAND_IS_A_SCRIPT: "the command runs more than one trainer, so it can't be launched again",
     Reason.NO_STEP_BOUNDARY: "no optimizer step ended in time, so the request was withdrawn",
+    Reason.OUTPUT_NOT_WRITABLE: "no checkpoint can be written to the trainer's output folder",
+    Reason.SCRIPT_NOT_FOUND: "the trainer's script was renamed or deleted, so the job can't be started again",
     Reason.SAVE_FAILED: "the trainer said that it could not save",
     Reason.SAVE_INCOMPLETE: "the checkpoint isn't there, or not whole",
     Reason.STILL_ALIVE: "a process of the job is still alive",

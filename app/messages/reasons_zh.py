@@ -55,6 +55,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.NO_DISK_SPACE: "磁盘空间不足，放不下检查点或新配置",
     Reason.COMMAND_IS_A_SCRIPT: "命令里运行了多个训练程序，不能重新启动",
     Reason.NO_STEP_BOUNDARY: "没有等到一个优化步结束，请求已撤回",
+    Reason.OUTPUT_NOT_WRITABLE: "训练器的输出目录无法写入检查点",
+    Reason.SCRIPT_NOT_FOUND: "训练脚本已被改名或删除，无法重新启动作业",
     Reason.SAVE_FAILED: "训练程序报告保存失败",
     Reason.SAVE_INCOMPLETE: "检查点不存在或不完整",
     Reason.STILL_ALIVE: "任务仍有进程存活",

@@ -28,6 +28,7 @@ from tunewarden.supervisor.order_poll import OrderPoll
 from tunewarden.supervisor.orders import OrderRecord, parse_order, records
 from tunewarden.supervisor.outbox import EVENT, Letter, Outbox
 from tunewarden.supervisor.pushgateway import Pushgateway
+from tunewarden.supervisor.registration import registration
 from tunewarden.supervisor.run import Run
 from tunewarden.supervisor.run_folder import RunFolder
 from tunewarden.supervisor.service_watch import ServiceWatch
@@ -72,7 +73,7 @@ class Agent:
         self._heartbeat = Heartbeat(
             self._service,
             every_s=spec.heartbeat_s,
-            registration=self.run.registration,
+            registration=lambda: registration(self.run),
             body=lambda: samples.body(self.run.watch()),
             watch=self._watch,
         )
@@ -218,6 +219,7 @@ class Agent:
         phases.carry_out(self.run, record)
         if "launch" in record.outcomes:
             self.run.waiting = False
+            self.run.keep_count(record.order.generation)
             self._tell_replaced(record)
             self._heartbeat.register_again()
         # The next poll would find this order open still if it came before the last report.
@@ -234,6 +236,7 @@ class Agent:
         """Tell the end; wait for an order where one may come. None: the next generation is launched."""
         situation = self.run.situation
         self.run.finish_drain()
+        self.run.keep_count(situation.generation)
         before = endings.told_before(self.run, situation.generation)
         verdict = before or endings.judge(self.run, self._records.values())
         event_id = endings.tell(self.run, verdict)

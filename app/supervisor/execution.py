@@ -126,9 +126,11 @@ class Execution:
                 control.withdraw(self.request_id)
 
     def _remove_config(self) -> None:
-        written = self.record.fact("plan", "new_config_path")
-        if written and "launch" not in self.record.outcomes:
+        """Of a plan that came to nothing. What was edited since is the person's."""
+        if "launch" in self.record.outcomes:
+            return
+        for written, sha256 in self.record.fact("plan", "new_configs") or ():
             path = Path(written)
             with contextlib.suppress(OSError):
-                if hashlib.sha256(path.read_bytes()).hexdigest() == self.record.fact("plan", "new_config_sha256"):
+                if hashlib.sha256(path.read_bytes()).hexdigest() == sha256:
                     path.unlink()

@@ -32,6 +32,7 @@ class Situation:
     joined: tuple[ProcessId, ...] = ()  # the processes that a watcher follows, in place of a launcher's tree
     fds: dict[str, int] = field(default_factory=dict)
     endings: dict[int, int | None] = field(default_factory=dict)  # generation -> exit status, None: nobody reaped it
+    ended_at: dict[int, float] = field(default_factory=dict)  # generation -> when that was heard, on CLOCK_MONOTONIC
     launch_errors: dict[str, str] = field(default_factory=dict)  # id of the request -> what is wrong
     suspended: bool = False  # Ctrl-Z: the keeper and the job stand still
     interrupts: int = 0  # Ctrl-C, or SIGTERM to `run`
@@ -61,6 +62,7 @@ class Situation:
                 self.suspended = False
             case "ended":
                 self.endings[int(message["generation"])] = _status(message.get("exit_status"))
+                self.ended_at[int(message["generation"])] = time.monotonic()
             case "interrupt":
                 self.interrupts = max(self.interrupts, int(message.get("count") or 1))
             case "terminate":

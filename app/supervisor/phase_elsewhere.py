@@ -8,7 +8,8 @@ from tunewarden.domain.order import OrderKind
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.supervisor.execution import Execution
-from tunewarden.supervisor.phase_plan import check_target, must_save, write_copies
+from tunewarden.supervisor.phase_plan import write_copies
+from tunewarden.supervisor.plan_checks import check_target, must_save
 from tunewarden.supervisor.started_by import StartedBy
 
 _ADOPTED = "the job was adopted: it is watched for messages only, nothing of it is saved or stopped"

@@ -14,7 +14,9 @@ from tunewarden.supervisor.control import State
 from tunewarden.supervisor.execution import Done, Execution
 from tunewarden.supervisor.generation_log import LogStart
 from tunewarden.supervisor.keeper_link import EXPIRED
+from tunewarden.supervisor.resumption import resumption_of
 from tunewarden.supervisor.run import config_sha256
+from tunewarden.trainers.recipe import SavedState
 
 _CARD_S = 60.0
 _LAUNCH_S = 30.0  # the keeper must have read the request by then, and launches nothing later
@@ -37,11 +39,15 @@ def check(ex: Execution) -> None:
 
 
 def intend(ex: Execution) -> dict[str, Any]:
-    argv = list(ex.record.fact("plan", "argv"))
-    state = _state(ex)
+    number, state = ex.order.generation + 1, _state(ex)
+    saved = SavedState(step=state.step, path=state.path) if state else None
+    going_on = resumption_of(ex.run, ex.record.fact("plan", "argv"), saved, number)
+    argv = list(going_on.argv)
     return {
-        "generation": ex.order.generation + 1,
+        "generation": number,
         "argv": argv,
+        "env": ex.record.fact("plan", "env") or {},
+        "hook": going_on.hook.to_wire(),
         "log": asdict(LogStart.now(ex.run.folder.log_file)),
         "config_sha256": config_sha256(tuple(argv), ex.run.spec.cwd),
         "resume_step": state.step if state else None,
@@ -59,6 +65,7 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
             "TUNEWARDEN_GENERATION": str(number),
             "TUNEWARDEN_CONTROL_DIR": str(control),
             "TUNEWARDEN_JOB": ex.run.spec.job_id,
+            **(intent.get("env") or {}),
         }
         error = _launch(ex, intent, env)
         if situation.generation == number:
@@ -80,6 +87,8 @@ def _restarted(ex: Execution, intent: Mapping[str, Any]) -> str:
 def _prepare(ex: Execution, intent: Mapping[str, Any]) -> None:
     number = int(intent["generation"])
     ex.run.folder.control_dir(number).mkdir(mode=0o700, exist_ok=True)
+    if ex.run.spec.hook is not None and intent.get("hook"):
+        ex.run.control(number).write_hook(intent["hook"])
     if intent["resume_path"] is not None:
         state = State(step=int(intent["resume_step"]), path=Path(intent["resume_path"]))
         ex.run.control(number).write_resume(state, ex.order.generation)

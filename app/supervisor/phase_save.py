@@ -8,9 +8,11 @@ from typing import Any
 from tunewarden.domain.order import Phase
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
+from tunewarden.supervisor.cause import is_oom_line
 from tunewarden.supervisor.control import Receipt
 from tunewarden.supervisor.execution import Done, Execution
-from tunewarden.supervisor.phase_plan import size_of
+from tunewarden.supervisor.state_size import size_of
+from tunewarden.supervisor.states import is_whole
 
 GROWING_S = 30.0  # a *.partial that grew this recently is being written
 LONGEST_S = 30 * 60.0  # and no save is waited for longer than this
@@ -30,16 +32,27 @@ def act(ex: Execution, intent: Mapping[str, Any]) -> Done:
     if receipt is None:
         return _none_came(ex)
     if not receipt.ok or receipt.state is None:
-        return _or_lose(ex, Refused(Reason.SAVE_FAILED, f"the trainer could not save: {receipt.error[:300]}"))
+        return _or_lose(ex, Refused(Reason.SAVE_FAILED, _why_failed(receipt.error[:300])))
     state = receipt.state
-    if not state.whole or not ex.run.may_hold_state(state.path):
+    if not is_whole(state) or not receipt.consistent or not ex.run.may_hold_state(state.path):
         text = f"{state.path}: the receipt names it, but it is not there, or not whole"
         return _or_lose(ex, Refused(Reason.SAVE_INCOMPLETE, text))
     return Done(
         facts={"step": state.step, "path": str(state.path)},
         report=Phase.SAVED,
-        detail={"step": state.step, "path": str(state.path), "seconds": receipt.seconds},
+        detail={
+            "step": state.step,
+            "path": str(state.path),
+            "seconds": receipt.seconds,
+            "peak_bytes": receipt.peak_bytes,
+        },
     )
+
+
+def _why_failed(error: str) -> str:
+    if is_oom_line(error):  # saving takes memory of its own: just then a full card fails
+        return f"the card had no memory left for the save; the job trains on without a new state: {error}"
+    return f"the trainer could not save: {error}"
 
 
 @dataclass(kw_only=True)
@@ -56,7 +69,7 @@ class Partials:
         progress = control.progress()
         states = (progress.last_state if progress else None, control.resume())
         folders = {state.path.parent for state in states if state is not None}
-        made = cls(folders=tuple(sorted(folders or {ex.run.spec.cwd})))
+        made = cls(folders=tuple(sorted(folders | {ex.run.states_folder()})))
         made.size = made.measure()  # what an earlier crash left behind does not grow
         return made
 
@@ -111,7 +124,10 @@ def _none_came(ex: Execution) -> Done:
         return _or_lose(ex, Refused(Reason.SAVE_FAILED, text))
     if ex.run.steps_made() == 0 and ex.order.kind.value != "save":
         return Done(facts={"step": None})  # nothing was trained yet: nothing is lost
-    text = f"no optimizer step ended within {ex.run.spec.grace_s:.0f} s; the request was withdrawn, the job trains on"
+    progress = ex.run.control().progress()
+    at = f" (it said that it is at: {progress.phase})" if progress and progress.phase not in (None, "train") else ""
+    limit = f"{ex.run.spec.grace_s:.0f} s"
+    text = f"no optimizer step ended within {limit}{at}; the request was withdrawn, the job trains on"
     return _or_lose(ex, Refused(Reason.NO_STEP_BOUNDARY, text))
 
 

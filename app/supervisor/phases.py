@@ -19,6 +19,7 @@ from tunewarden.supervisor.execution import Done, Execution, Superseded
 from tunewarden.supervisor.journal import Kind
 from tunewarden.supervisor.orders import ACCEPT, OrderRecord
 from tunewarden.supervisor.outbox import Letter
+from tunewarden.supervisor.plan_checks import must_save
 from tunewarden.supervisor.run import Run
 from tunewarden.supervisor.started_by import StartedBy
 
@@ -68,7 +69,7 @@ def _always(_order: Order) -> bool:
 
 
 def _saves(order: Order) -> bool:
-    return not order.after_oom and phase_plan.must_save(order)
+    return not order.after_oom and must_save(order)
 
 
 def _stops(order: Order) -> bool:

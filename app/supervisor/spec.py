@@ -30,6 +30,7 @@ class RunSpec:
     node: str
     host_id: str
     hook: Path | None = None  # the training hook's folder, first on the job's PYTHONPATH; None: --no-hook
+    states_before: Mapping[str, str] = field(default_factory=dict)  # states of earlier trainings: path -> mark
     started_by: StartedBy = StartedBy.RUN
     pushgateway: str | None = field(default=None, repr=False)  # may hold a password
     ends_with_cell: bool = False  # it is stopped by ending its cell or thread: its processes are never signalled
@@ -55,6 +56,7 @@ class RunSpec:
                 node=str(raw["node"]),
                 host_id=str(raw["host_id"]),
                 hook=Path(hook) if hook else None,
+                states_before={str(key): str(value) for key, value in (raw.get("states_before") or {}).items()},
                 started_by=StartedBy(raw.get("started_by") or StartedBy.RUN),
                 pushgateway=raw.get("pushgateway") or None,
                 ends_with_cell=bool(raw.get("ends_with_cell")),

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from tunewarden.errors import SettingsError
 from tunewarden.processes.identity import alive
+from tunewarden.supervisor.first_launch import look_at
 from tunewarden.supervisor.keeper_launch import environment_at_start
 from tunewarden.supervisor.keeper_streams import stay_open
 from tunewarden.supervisor.run_folder import (
@@ -77,6 +78,7 @@ def prepare(
     stay_open()
     cwd = _current_directory()
     _check_command(argv)
+    first = look_at(argv, cwd)
     job_id = secrets.token_hex(6)
     name = _checked_name(name) if name is not None else _default_name(cwd, job_id)
     spec = {
@@ -95,9 +97,10 @@ def prepare(
         "host_id": host_id(),
         "hook": None if hook is None else str(hook),
         "pushgateway": pushgateway,
+        "states_before": first.states_before,
     }
     try:
-        return _write_run(state_dir, job_id, name, spec)
+        return _write_run(state_dir, job_id, name, spec, first.hook if hook else None)
     except OSError as error:
         raise SettingsError(
             f"the state folder {state_dir} can't be written: {error.strerror or error}; "
@@ -105,7 +108,9 @@ def prepare(
         ) from error
 
 
-def _write_run(state_dir: Path, job_id: str, name: str, spec: Mapping[str, Any]) -> Prepared:
+def _write_run(
+    state_dir: Path, job_id: str, name: str, spec: Mapping[str, Any], hook: Mapping[str, Any] | None
+) -> Prepared:
     """Take the name and write the run folder. Raises OSError, and SettingsError where the name is taken."""
     for directory in (state_dir, state_dir / "jobs", state_dir / "runs"):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -114,6 +119,8 @@ def _write_run(state_dir: Path, job_id: str, name: str, spec: Mapping[str, Any])
     try:
         folder.path.mkdir(mode=0o700)
         folder.control_dir(1).mkdir(mode=0o700)
+        if hook is not None:
+            write_json(folder.control_dir(1) / "hook.json", hook)
         write_json(folder.spec_file, spec)
     except OSError:
         unlock(lock_file(state_dir, name), lock_fd)

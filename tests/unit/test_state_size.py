@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tunewarden.supervisor import phase_plan
-from tunewarden.supervisor.phase_plan import size_of
+from tunewarden.supervisor import state_size
+from tunewarden.supervisor.state_size import size_of
 
 
 def test_the_files_of_a_folder(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_no_more_than_so_many_entries(tmp_path: Path, monkeypatch: pytest.Monkey
     """A path with the whole disk below it is not walked to its end."""
     for number in range(50):
         (tmp_path / str(number)).write_bytes(b"x")
-    monkeypatch.setattr(phase_plan, "_MOST_ENTRIES", 10)
+    monkeypatch.setattr(state_size, "_MOST_ENTRIES", 10)
 
     assert size_of(tmp_path) == 9
 
@@ -32,6 +32,6 @@ def test_no_more_than_so_many_entries(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_no_longer_than_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow file system ends the measuring as well."""
     (tmp_path / "a").write_bytes(b"x")
-    monkeypatch.setattr(phase_plan, "_MEASURE_S", 0.0)
+    monkeypatch.setattr(state_size, "_MEASURE_S", 0.0)
 
     assert size_of(tmp_path) == 0
