@@ -61,13 +61,14 @@ def options():
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--style", default="accumulate")  # or: plain, scheduler_last, zero_first
+    parser.add_argument("--style", default="accumulate")  # or: plain, zero_first, scheduler_last, loose_scheduler
     parser.add_argument("--peft", action="store_true")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds of a micro-step")
     parser.add_argument("--oom-at", type=int, default=-1, help="run out of memory in this update (from 0)")
     parser.add_argument("--oom-in", default="forward")  # or: step, scheduler
     parser.add_argument("--slow-save", type=float, default=0.0, help="seconds that a save takes in its middle")
     parser.add_argument("--resume", help="by the script itself")
+    parser.add_argument("--save-fails", action="store_true", help="run out of memory in the middle of a save")
     parser.add_argument("--no-final", action="store_true", help="write no state at the end")
     parser.add_argument("--swallow", action="store_true", help="catch every exception and go on")
     return parser.parse_args()
@@ -105,8 +106,9 @@ class Run:
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.inner, args.steps)
         data = Samples(args.batch * args.accumulation * (args.steps + 1))
         loader = torch.utils.data.DataLoader(data, batch_size=args.batch, num_workers=args.workers)
-        prepared = self.accelerator.prepare(model, self.inner, loader, scheduler)
-        self.model, self.optimizer, self.loader, self.scheduler = prepared
+        self.model, self.optimizer, self.loader = self.accelerator.prepare(model, self.inner, loader)
+        loose = args.style == "loose_scheduler"
+        self.scheduler = scheduler if loose else self.accelerator.prepare(scheduler)
         self.accelerator.register_save_state_pre_hook(self.half_written)
         if args.resume:
             self.accelerator.load_state(args.resume)
@@ -114,6 +116,8 @@ class Run:
 
     def half_written(self, models, weights, folder):
         """Called by accelerate in the middle of a save, as sd-scripts' own hook is."""
+        if self.args.save_fails:
+            fill_card()
         if self.args.slow_save:
             Path(folder, "half.txt").write_text("half", encoding="utf-8")
             time.sleep(self.args.slow_save)
@@ -151,7 +155,7 @@ class Run:
         self.accelerator.backward(self.loss(batch))
         self.inner.oom = self.oom("step")
         self.optimizer.step()
-        if self.args.style == "scheduler_last":
+        if self.args.style in ("scheduler_last", "loose_scheduler"):
             self.optimizer.zero_grad()
         self.scheduler.step()
         if self.args.style == "plain":
@@ -175,7 +179,7 @@ class Run:
         self.args.out.mkdir(exist_ok=True)
         result = {
             "updates": max(int(state["step"]) for state in self.inner.state.values()),
-            "last_epoch": self.scheduler.scheduler.last_epoch,
+            "last_epoch": getattr(self.scheduler, "scheduler", self.scheduler).last_epoch,
         }
         (self.args.out / "result.json").write_text(json.dumps(result), encoding="utf-8")
         print("trained", flush=True)

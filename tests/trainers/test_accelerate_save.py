@@ -74,7 +74,7 @@ def test_a_peft_loop_with_workers_saves_on_request_and_trains_on(hooked: Start) 
     assert job.log == ""
 
 
-@pytest.mark.parametrize("style", ["accumulate", "plain", "scheduler_last", "zero_first"])
+@pytest.mark.parametrize("style", ["accumulate", "plain", "zero_first", "scheduler_last", "loose_scheduler"])
 def test_a_stopped_and_resumed_run_ends_as_an_uninterrupted_one(
     hooked: Start, uninterrupted: bytes, style: str
 ) -> None:

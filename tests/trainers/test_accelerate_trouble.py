@@ -81,14 +81,23 @@ def limit_files() -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 
-def test_a_save_that_finds_no_room_is_told_and_training_goes_on(hooked: Start) -> None:
-    """No partial folder is left, the receipt says why, and every update is made."""
-    job = hooked(LOOP, "--no-final", request="save_and_stop", preexec=limit_files)
+@pytest.mark.parametrize(
+    ("flags", "preexec", "why"),
+    [
+        ((), limit_files, "([Errno 27] File too large)"),
+        (("--save-fails",), None, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ],
+)
+def test_a_save_that_fails_is_told_and_training_goes_on(
+    hooked: Start, flags: tuple[str, ...], preexec: Callable[[], None] | None, why: str
+) -> None:
+    """No room on the disk or on the card: no partial folder is left, the receipt says why, every update is made."""
+    job = hooked(LOOP, "--no-final", *flags, request="save_and_stop", preexec=preexec)
     result = job.result()
     receipt = job.read("receipt.json") or {}
 
     assert (receipt["request_id"], receipt["ok"]) == ("r-1", False)
-    assert "rror" in receipt["error"]
+    assert why in receipt["error"]
     assert not list(job.out.glob("step-*"))
     assert result["updates"] == STEPS
 

@@ -2,6 +2,8 @@
 
 import contextlib
 
+from . import schedules
+
 
 class Update:
     """One optimizer update, from the first optimizer's step to the boundary.
@@ -14,19 +16,27 @@ class Update:
         self.one_by_one = False  # the loop steps one optimizer again before it has stepped the others
         self._optimizers = set()
         self._schedulers = set()
+        self._loose = []  # (scheduler that is not prepared, its last_epoch before the optimizer's step)
         self._zeroed = False
 
     @property
     def stepped(self):
         return bool(self._optimizers)
 
-    def optimizer_stepped(self, optimizer):
+    def optimizer_stepped(self, optimizer, adapter):
+        if not self._optimizers:
+            self._loose = [(each, each.last_epoch) for each in adapter.loose_schedulers()]
         self.one_by_one = self.one_by_one or id(optimizer) in self._optimizers
         self._optimizers.add(id(optimizer))
 
     def scheduler_stepped(self, scheduler):
         if self._optimizers:
             self._schedulers.add(id(scheduler))
+
+    def _scheduled(self, adapter):
+        """Whether every scheduler has stepped since the optimizer did."""
+        prepared = self._schedulers >= {id(each) for each in adapter.schedulers()}
+        return prepared and all(each.last_epoch != before for each, before in self._loose)
 
     def complete(self, adapter):
         """At the end of a whole block: whether it made an update. Optimizers that we don't see are believed."""
@@ -36,19 +46,20 @@ class Update:
         """Whether this moment of a loop without `accumulate` is the boundary: zero_grad, scheduler or backward."""
         if not self._optimizers or (len(self._optimizers) < len(adapter.optimizers()) and not self.one_by_one):
             return False
-        scheduled = self._schedulers >= {id(each) for each in adapter.schedulers()}
-        due = moment == "backward" or (scheduled and (moment == "zero_grad" or self._zeroed))
+        at_rest = moment == "zero_grad" or self._zeroed
+        due = moment == "backward" or (at_rest and self._scheduled(adapter))
         self._zeroed = self._zeroed or moment == "zero_grad"
         return due
 
     def half_done(self, adapter):
         """Inside an optimizer's step, or between the optimizer's and the scheduler's."""
-        return self.inside or (self.stepped and not self._schedulers >= {id(each) for each in adapter.schedulers()})
+        return self.inside or (self.stepped and not self._scheduled(adapter))
 
     def begin_next(self):
         self.inside = self._zeroed = False
         self._optimizers.clear()
         self._schedulers.clear()
+        self._loose = []
 
 
 class AccelerateAdapter:
@@ -81,6 +92,9 @@ class AccelerateAdapter:
     def schedulers(self):
         return self.accelerator._schedulers
 
+    def loose_schedulers(self):
+        return schedules.loose(self.optimizers(), self.schedulers())
+
     def ready(self):
         return bool(self.accelerator._models and self.accelerator._optimizers)
 
@@ -105,6 +119,8 @@ class AccelerateAdapter:
         project.automatic_checkpoint_naming = False
         try:
             type(self.accelerator).save_state._tunewarden(self.accelerator, folder)
+            if self.accelerator.is_main_process:
+                schedules.save(self.loose_schedulers(), folder)
         finally:
             project.automatic_checkpoint_naming, project.iteration = named, iteration
 
@@ -117,13 +133,16 @@ class AccelerateAdapter:
         self.loading = True
         try:
             self.accelerator.load_state(path)
+            schedules.load(self.loose_schedulers(), path)
         finally:
             self.loading = False
         self.accelerator.step = 0  # it counts micro-steps in a window; every state of ours ends one
 
     def facts(self):
         return {
-            "scheduler_epochs": [_inner(each, "scheduler").last_epoch for each in self.schedulers()],
+            "scheduler_epochs": [
+                _inner(each, "scheduler").last_epoch for each in [*self.schedulers(), *self.loose_schedulers()]
+            ],
             "optimizer_steps": _most_steps(_inner(each, "optimizer") for each in self.optimizers()),
         }
 

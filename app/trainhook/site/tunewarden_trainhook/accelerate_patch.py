@@ -17,14 +17,15 @@ import contextlib
 import functools
 import os
 
+from . import schedules, watching
 from . import session as sessions
-from . import watching
 from .accelerate_adapter import AccelerateAdapter
 from .boundary import finish, still_here
 
 
 def patch(module):
     """`module` is accelerate.accelerator, just imported."""
+    schedules.remember()
     accelerator, optimizer = module.Accelerator, module.AcceleratedOptimizer
     for owner, name, wrap in (
         (accelerator, "__init__", _init),
@@ -131,6 +132,8 @@ def _accumulate(original):
 def _enter(session, adapter):
     adapter.depth += 1
     _before_training(session, adapter)
+    if session.resume.by_hook:
+        session.resume.refuse("no model and optimizer were prepared by the first step")
     if adapter.finished:
         finish(session)
     if adapter.depth == 1 and adapter.update.stepped:
@@ -192,7 +195,7 @@ def _step(original):
         result = original(self, *args, **kwargs)
         adapter.update.inside = False
         if self.gradient_state.sync_gradients:
-            session.guarded(adapter.update.optimizer_stepped, self)
+            session.guarded(adapter.update.optimizer_stepped, self, adapter)
         return result
 
     return step

@@ -1,7 +1,6 @@
 """Save a state: partial name, fsync, rename. A save that fails is said, cleaned up, and training goes on."""
 
 import contextlib
-import errno
 import gc
 import json
 import os
@@ -143,20 +142,27 @@ def _sync(path):
 
 
 def describe(error, partial):
-    """One line. Libraries hide a full disk behind words of their own: then its errno's text is added."""
+    """One line. Libraries hide a full disk behind words of their own: then what the system says is added."""
     if error is None:
         return "another rank could not save"
     text = "{}: {}".format(type(error).__name__, " ".join(str(error).split()))[:1000]
-    if not isinstance(error, OSError) and not is_oom(error) and _disk_is_full(partial):
-        text += f" ({os.strerror(errno.ENOSPC)})"
+    if not isinstance(error, OSError) and not is_oom(error) and partial is not None:
+        trouble = _trouble_with(partial)
+        text += f" ({trouble})" if trouble else ""
     return text
 
 
-def _disk_is_full(partial):
+def _trouble_with(folder):
+    """What the system says to a file of 1 MiB in it (no space, quota, read-only, …); None when it can be written."""
+    probe = os.path.join(folder, "tunewarden.probe")
     try:
-        return partial is not None and shutil.disk_usage(os.path.dirname(partial)).free < 1 << 20
-    except OSError:
-        return False
+        with open(probe, "wb") as file:
+            file.write(bytes(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return f"[Errno {error.errno}] {error.strerror}"
+    return None
 
 
 class _Peak:
