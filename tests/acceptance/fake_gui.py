@@ -1,6 +1,7 @@
 """A GUI of the kind that people train with: starts a training when told, and stops it as those do, by SIGKILL.
 
-Commands come as lines in the file `commands`: `start [WORDS…]`, `kill`, `quit CODE`. What it does stands in `gui.json`.
+Commands come as lines in the file `commands`: `start [WORDS…]`, `launch ARGV_AS_JSON`, `kill`, `quit CODE`. What it
+does stands in `gui.json`.
 """
 
 import json
@@ -31,6 +32,8 @@ def main() -> None:
             word, *rest = line.split()
             if word == "start":
                 training = subprocess.Popen([sys.executable, TRAINER, *rest])
+            elif word == "launch":
+                training = subprocess.Popen(json.loads(line.partition(" ")[2]))
             elif word == "kill" and training is not None:
                 training.kill()
             elif word == "quit":

@@ -73,17 +73,21 @@ class WatchedWorld:
         self.command(" ".join(["start", *words]))
         return self.new_job(before)
 
-    def new_job(self, before: set[Path]) -> str:
-        found = eventually(lambda: set(self.runs()) - before, what=f"a job: {self.said()}")
+    def launch(self, argv: Sequence[str]) -> str:
+        """Start another trainer in the GUI than its own; returns the id of its job."""
+        before = set(self.runs())
+        self.command(f"launch {json.dumps(list(argv))}")
+        return self.new_job(before, timeout=60.0)
+
+    def new_job(self, before: set[Path], timeout: float = 15.0) -> str:
+        found = eventually(lambda: set(self.runs()) - before, timeout, f"a job: {self.said()}")
         job_id = found.pop().name
-        eventually(lambda: self.registration(job_id), what=f"a registration: {self.said()}")
-        eventually(lambda: self.read(job_id, "progress.json").get("step", 0) > 0, what="a step")
+        eventually(lambda: self.registration(job_id), timeout, f"a registration: {self.said()}")
+        eventually(lambda: "save" in self.read(job_id, "hello.json").get("can", ()), timeout, "its first step")
         return str(job_id)
 
     def runs(self) -> list[Path]:
-        return list((self.folder / "state" / "watch").glob("*/*/spec.json")) and [
-            path.parent for path in (self.folder / "state" / "watch").glob("*/*/spec.json")
-        ]
+        return [path.parent for path in (self.folder / "state" / "watch").glob("*/*/spec.json")]
 
     def run_folder(self, job_id: str) -> Path:
         return next(path for path in self.runs() if path.name == job_id)
