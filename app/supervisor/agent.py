@@ -10,12 +10,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tunewarden.domain.cause import Cause
 from tunewarden.domain.order import Phase
 from tunewarden.domain.reason import Reason
 from tunewarden.ports import Boundary, NoBoundary
 from tunewarden.processes.identity import boot_id
 from tunewarden.supervisor import endings, phases
-from tunewarden.supervisor.cause import Cause
 from tunewarden.supervisor.client import Service
 from tunewarden.supervisor.endings import Verdict
 from tunewarden.supervisor.execution import Execution
@@ -172,6 +172,7 @@ class Agent:
         self._tell_of_service(now)
         self._tell_of_journal()
         self.run.observe()
+        self.run.deaths.look(self.run)
         endings.check_resumed(self.run)
 
     def _tell_of_journal(self) -> None:

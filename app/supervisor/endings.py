@@ -1,11 +1,13 @@
 """The end of a generation: why, what the service is told, and what `run` ends with."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
+from tunewarden.domain.cause import MAY_GO_BACK, RESTARTABLE, Cause
 from tunewarden.domain.order import OrderKind
-from tunewarden.supervisor.cause import Cause, Ending, cause_of
-from tunewarden.supervisor.generation_log import GenerationLog
+from tunewarden.supervisor.cause import cause_of
+from tunewarden.supervisor.death import Fact
+from tunewarden.supervisor.death_facts import ending_of, with_room
 from tunewarden.supervisor.orders import OrderRecord
 from tunewarden.supervisor.outbox import EVENT
 from tunewarden.supervisor.run import Run
@@ -15,7 +17,6 @@ STOPPED_BY_ORDER = 75
 STOPPED_BY_PERSON = 130
 UNKNOWN_END = 1
 WAITS_S = 60.0  # how long `run` waits for an order after a death of out-of-memory, or a launch that failed
-_BY_ITSELF = frozenset({Cause.FAILED, Cause.KILLED, Cause.UNKNOWN})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ class Verdict:
     evidence: str
     exit_code: int
     waits: bool
+    facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
 def judge(run: Run, records: Iterable[OrderRecord]) -> Verdict:
@@ -40,25 +42,21 @@ def judge(run: Run, records: Iterable[OrderRecord]) -> Verdict:
         failed_launch = stopped_by.order.kind is OrderKind.REPLACE and "stop" in stopped_by.outcomes
         text = f"stopped by order {stopped_by.order.order_id}"
         return Verdict(cause=Cause.POLICY_STOP, evidence=text, exit_code=STOPPED_BY_ORDER, waits=failed_launch)
-    control = run.control()
-    log = GenerationLog(run.folder.log_file, run.generation().log)
-    log.read()
     if run.spec.started_by is not StartedBy.RUN:
-        if status is None and control.crash() is None:
+        if status == STOPPED_BY_PERSON:  # it says itself that it was interrupted, where a person could
+            text = "interrupted where it runs"
+            return Verdict(cause=Cause.USER_STOP, evidence=text, exit_code=STOPPED_BY_PERSON, waits=False)
+        if status is None and run.control().crash() is None:
             return _vanished(run)
         status = 1 if status is None else status
-    ending = Ending(
-        exit_status=status,
-        crash=control.crash(),
-        tail=log.tail(),
-        near_end=run.total_reached(control.progress()),
-    )
-    cause, evidence = cause_of(ending)
+    death = with_room(run, cause_of(ending_of(run, status)))
     # A generation that an order launched and that died before its first step may be taken back to the previous knobs.
-    stillborn = cause in _BY_ITSELF and generation > 1 and status is not None and run.steps_made() == 0
+    stillborn = death.cause in MAY_GO_BACK and generation > 1 and status is not None and run.steps_made() == 0
     # What somebody else has launched is launched again by them alone.
-    waits = (cause is Cause.CUDA_OOM or stillborn) and run.spec.started_by is StartedBy.RUN
-    return Verdict(cause=cause, evidence=evidence, exit_code=_code(status), waits=waits)
+    waits = (death.cause in RESTARTABLE or stillborn) and run.spec.started_by is StartedBy.RUN
+    return Verdict(
+        cause=death.cause, evidence=death.evidence, exit_code=_code(status), waits=waits, facts=dict(death.facts)
+    )
 
 
 def _vanished(run: Run) -> Verdict:
@@ -102,6 +100,7 @@ def tell(run: Run, verdict: Verdict, *, generation: int | None = None) -> str:
         "last_state_step": progress.last_state.step if progress and progress.last_state else None,
         "waits_s": WAITS_S if verdict.waits else 0.0,
         "evidence": verdict.evidence,
+        "facts": dict(verdict.facts),
     }
     run.post(event_id, body)
     return event_id
@@ -109,9 +108,11 @@ def tell(run: Run, verdict: Verdict, *, generation: int | None = None) -> str:
 
 def waiting_line(verdict: Verdict, generation: int) -> str:
     """What the person at the terminal is told while `run` waits."""
-    happened = {Cause.CUDA_OOM: "out of memory", Cause.POLICY_STOP: "stopped, and not launched again"}.get(
-        verdict.cause, f"generation {generation} ended before its first step"
-    )
+    happened = {
+        Cause.CUDA_OOM: "out of memory",
+        Cause.HOST_OOM: "out of host memory",
+        Cause.POLICY_STOP: "stopped, and not launched again",
+    }.get(verdict.cause, f"generation {generation} ended before its first step")
     return f"{happened}; waiting up to {WAITS_S:.0f} s for the service to bring it back"
 
 
@@ -122,10 +123,10 @@ def told_before(run: Run, generation: int) -> Verdict | None:
         if entry.detail["event_id"] == event_id:
             status = entry.detail["exit_status"]
             cause = Cause(entry.detail["cause"])
+            facts = entry.detail.get("facts") or {}
             code = {Cause.USER_STOP: STOPPED_BY_PERSON, Cause.POLICY_STOP: STOPPED_BY_ORDER}.get(cause, _code(status))
-            return Verdict(
-                cause=cause, evidence=entry.detail["evidence"], exit_code=code, waits=entry.detail["waits_s"] > 0
-            )
+            waits = entry.detail["waits_s"] > 0
+            return Verdict(cause=cause, evidence=entry.detail["evidence"], exit_code=code, waits=waits, facts=facts)
     return None
 
 

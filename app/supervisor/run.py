@@ -14,6 +14,7 @@ from tunewarden.processes.identity import ProcessId, alive, boot_id, identify, r
 from tunewarden.supervisor.client import PROTOCOL
 from tunewarden.supervisor.control import ControlDirectory, Progress, State
 from tunewarden.supervisor.count import COUNTED, Count, count
+from tunewarden.supervisor.death_evidence import DeathWatch
 from tunewarden.supervisor.drain import Drain
 from tunewarden.supervisor.event_progress import EventProgress
 from tunewarden.supervisor.generation_log import GenerationLog, LogStart
@@ -71,6 +72,7 @@ class Run:
     monotonic: Callable[[], float] = time.monotonic
     waiting: bool = False  # the last generation is dead and an order may launch the next
     over: bool = False
+    deaths: DeathWatch = field(default_factory=DeathWatch)
     lives_on: str = ""  # what of the job a person's stop could not end, in words
     _watch: GenerationWatch | None = field(default=None, repr=False)
     _drain: Drain | None = field(default=None, repr=False)

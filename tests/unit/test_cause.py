@@ -3,10 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tunewarden.supervisor.cause import Cause, Ending, cause_of, is_oom_line
+from tunewarden.domain.cause import Cause
+from tunewarden.supervisor.cause import cause_of, is_oom_line
+from tunewarden.supervisor.death import Crash, Ending
 from tunewarden.supervisor.generation_log import TAIL_BYTES, GenerationLog, LogStart
 
 TORCH = (
@@ -22,8 +25,9 @@ KILLED_CHILD = "subprocess.CalledProcessError: Command '['python', 'train.py']' 
 BAR = "\rsteps:  10%|#         | 10/100 [00:01<00:09, 9.9it/s]"
 
 
-def ending(status: int | None, tail: str = "", crash: str | None = None, near_end: bool | None = None) -> Ending:
-    return Ending(exit_status=status, crash=crash, tail=tail, near_end=near_end)
+def ending(status: int | None, tail: str = "", crash: str | Crash | None = None, **more: Any) -> Ending:
+    said = Crash(error=crash) if isinstance(crash, str) else crash
+    return Ending(exit_status=status, crash=said, tail=tail, near_end=more.pop("near_end", None), **more)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +56,7 @@ def ending(status: int | None, tail: str = "", crash: str | None = None, near_en
         (ending(1, TORCH + "\nskipping batch\nTraceback (most recent call last):\nKeyError: 'x'"), Cause.FAILED),
         (ending(1, TORCH, crash="ValueError: bad latent"), Cause.FAILED),
         (ending(1, "Out of memory: Killed process 4711 (python)"), Cause.KILLED),
-        (ending(1, "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory"), Cause.FAILED),
+        (ending(1, "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory"), Cause.HOST_OOM),
         (ending(1, "FileNotFoundError: [Errno 2] No such file"), Cause.FAILED),
         (ending(-11), Cause.FAILED),
         (ending(-15), Cause.KILLED),
@@ -63,9 +67,7 @@ def ending(status: int | None, tail: str = "", crash: str | None = None, near_en
 )
 def test_causes(given: Ending, cause: Cause) -> None:
     """cuda_oom takes the exception's text and a bad end; a bare SIGKILL is killed."""
-    found, _ = cause_of(given)
-
-    assert found is cause
+    assert cause_of(given).cause is cause
 
 
 @pytest.mark.parametrize(
@@ -82,16 +84,12 @@ def test_causes(given: Ending, cause: Cause) -> None:
 )
 def test_evidence_says_more_than_the_exit_status(given: Ending, evidence: str) -> None:
     """The exit status is told by itself, and what we have said is not the job's."""
-    _, found = cause_of(given)
-
-    assert found == evidence
+    assert cause_of(given).evidence == evidence
 
 
 def test_the_evidence_is_the_line(tmp_path: Path) -> None:
     """What is shown to a person is the exception's own line."""
-    _, evidence = cause_of(ending(1, BAR + "\n" + TORCH + "\n" + LAUNCHER))
-
-    assert evidence == TORCH
+    assert cause_of(ending(1, BAR + "\n" + TORCH + "\n" + LAUNCHER)).evidence == TORCH
 
 
 @pytest.mark.parametrize("line", ["loss 0.1", "out of memory budget: 3", "tunewarden: waiting for memory"])
@@ -146,15 +144,23 @@ def test_the_tail_is_bounded(tmp_path: Path) -> None:
 
 
 HOSTILE = """
-from tunewarden.supervisor.cause import Ending, cause_of, is_oom_line
+from tunewarden.supervisor.cause import cause_of, is_oom_line
+from tunewarden.supervisor.death import Crash, Ending
 text = {text!r} * ((1 << 20) // len({text!r}))
 is_oom_line(text)
-for crash, tail in ((text, ""), (None, text), (None, text + "\\n" + text)):
-    cause_of(Ending(exit_status=1, crash=crash, tail=tail, near_end=None))
+for crash, tail in ((Crash(error=text, frames=(text,)), ""), (None, text), (None, text + "\\n" + text)):
+    for status in (0, 1):
+        cause_of(Ending(exit_status=status, crash=crash, tail=tail, near_end=None))
 """
 
 
-@pytest.mark.parametrize("text", ["RuntimeError ", "OutOfMemoryError ", "a.", "Killed  ", "exitcode  : "])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("RuntimeError ", "OutOfMemoryError ", "a.", "Killed  ", "exitcode  : ", "loss = ", "loss nan ", "%|"),
+        *("SafetensorError: I/O ", "No space left on device '", "1.5 GiB ", ", in sample_image", "NCCL WARN "),
+    ],
+)
 def test_a_hostile_mebibyte_is_judged_at_once(text: str) -> None:
     """What a job prints can't keep the agent busy: the work grows with the text, never with its square."""
     judge = [sys.executable, "-E", "-P", "-c", HOSTILE.format(text=text)]
@@ -192,6 +198,6 @@ def test_the_order_of_words_in_an_oom_line(line: str, expected: bool) -> None:
 )
 def test_the_line_that_names_an_exception(line: str, named: bool) -> None:
     """It is the evidence before the last line is."""
-    _, evidence = cause_of(ending(1, f"{line}\nthe end"))
+    evidence = cause_of(ending(1, f"{line}\nthe end")).evidence
 
     assert evidence == (line if named else "the end")

@@ -7,7 +7,7 @@ from tunewarden.domain.oom_text import OomNumbers, read_oom
 GIB, MIB = 1 << 30, 1 << 20
 NEW = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which 1.50 GiB is "
-    "free. Process 91 has 1.00 GiB memory in use. Including non-PyTorch memory, this process has 21.50 GiB memory in use. "
+    "free. Process 91 has 1.00 GiB memory in use. Including non-PyTorch memory, this process has 21.50 GiB in use. "
     "Of the allocated memory {allocated} GiB is allocated by PyTorch{pools}, and {unused} GiB is reserved by PyTorch "
     "but unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF"
 )
