@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from tunewarden.adapters.policy_parts import duration, expression, host_check, read_confirmation, read_sign, read_step
 from tunewarden.adapters.yaml_fields import Faults, Fields, count_of, load_tree, text_of, texts_of, truth_of
+from tunewarden.domain.job_series import PHASES
 from tunewarden.domain.matcher import Matcher, parse_matcher
 from tunewarden.domain.policy import (
     Expectation,
@@ -111,6 +112,7 @@ def _policy(top: Fields, file: str, digest: str, limits: Limits) -> Policy:
         steps=_each(top, "steps", read_step),
         expect=_expect(top.section("expect")),
         diagnose=top.read("diagnose", truth_of, False),
+        silent_in=top.read("silent_in", _phases, ()),
         after_oom=top.read("after_oom", truth_of, False),
         file=file,
         digest=digest,
@@ -140,6 +142,8 @@ def _check_whole(top: Fields, policy: Policy) -> None:
     kinds = [step.kind for step in policy.steps]
     if StepKind.REPLACE in kinds[:-1]:
         top.fault("steps", "`replace` must be the last step: what follows it is the proof that the job recovered")
+    if policy.silent_in and policy.acts:
+        top.fault("silent_in", "`silent_in` is for a policy that only notifies; take it out")
     if policy.signs and not policy.acts:
         top.fault("signs", "`signs` hold back steps that act, and this policy only notifies; take them out")
 
@@ -216,6 +220,13 @@ def _item(top: Fields, line: int, item: Any, convert: Callable[[Any], Matcher]) 
     except ValueError as error:
         top.fault_at(line, str(error))
         return None
+
+
+def _phases(value: Any) -> tuple[str, ...]:
+    phases = texts_of(value)
+    if unknown := [phase for phase in phases if phase not in PHASES]:
+        raise ValueError(f"has no phase `{unknown[0]}`; phases are {', '.join(PHASES)}")
+    return phases
 
 
 def _mode(value: Any) -> Mode:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tunewarden.adapters.yaml_fields import Fields, share_of, text_of, texts_of, truth_of
 from tunewarden.domain.duration import parse_duration
+from tunewarden.domain.ladder import Ladder
 from tunewarden.domain.order import HostCheck
 from tunewarden.domain.policy import Confirmation, Sign, SignKind, Step, StepKind
 from tunewarden.domain.promql import check_expression
@@ -68,7 +69,10 @@ def _stop(fields: Fields) -> Step:
 def _replace(fields: Fields) -> Step:
     section = fields.section("replace")
     knobs: dict[str, str] = {}
-    for knob in section.keys() if section else ():
+    ladder = section.read("ladder", _ladder, None) if section else None
+    if section and section.has("ladder") and len(section.keys()) > 1:
+        fields.fault("replace", "`ladder` chooses the knobs itself: name either a ladder or knobs")
+    for knob in section.keys() if section and not section.has("ladder") else ():
         if section and (value := section.read(knob, partial(_knob, knob), "")):
             knobs[knob] = value
     if section and not section.keys():
@@ -76,6 +80,8 @@ def _replace(fields: Fields) -> Step:
     return Step(
         kind=StepKind.REPLACE,
         knobs=knobs,
+        ladder=ladder,
+        allow_resolution_change=fields.read("allow_resolution_change", truth_of, False),
         allow_effective_batch_change=fields.read("allow_effective_batch_change", truth_of, False),
         lose_unsaved=fields.read("lose_unsaved", truth_of, False),
     )
@@ -123,6 +129,12 @@ def host_check(value: Any) -> HostCheck:
     if metric not in _METRICS or op not in ("<", ">") or not 0 <= check.value <= 1:
         raise ValueError(f"must compare {' or '.join(_METRICS)} by < or > with a number from 0 to 1")
     return check
+
+
+def _ladder(value: Any) -> Ladder:
+    if value not in tuple(Ladder):
+        raise ValueError(f"must be one of {', '.join(Ladder)}")
+    return Ladder(value)
 
 
 def _knob(knob: str, value: Any) -> str:

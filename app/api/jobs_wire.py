@@ -1,5 +1,6 @@
 """The messages of docs/reference/jobs-api.md. Unknown fields are ignored: agents of other weeks are understood."""
 
+import math
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -15,6 +16,10 @@ _DETAIL_LIMIT = 256 * 1024  # characters of one text in a report's detail
 _MOST_LABELS = 64
 _MOST_KNOBS = 64
 _LONGEST_NAME = 256
+_MOST_CPUS = 65536
+_MOST_FACTS = 32
+_LONGEST_FACT = 1024
+_MOST_WHOLE = 1 << 53
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Short = Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -45,6 +50,30 @@ def _knobs(value: Any) -> dict[str, str] | None:
         return None
     pairs = [(name, text) for name, text in value.items() if isinstance(name, str) and isinstance(text, str)]
     return {name: text[:_LONGEST_NAME] for name, text in pairs[:_MOST_KNOBS] if 0 < len(name) <= 64}
+
+
+def _object(value: Any) -> Any:
+    return value if isinstance(value, dict) else {}
+
+
+def _cpus(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_CPUS else None
+
+
+def _facts(value: Any) -> dict[str, str | int | float]:
+    """What an agent found out about a death: few names, short texts, finite numbers; the rest is left out."""
+    found = list(value.items())[:_MOST_FACTS] if isinstance(value, dict) else []
+    return {name: _fact(fact) for name, fact in found if _is_fact(name, fact)}
+
+
+def _is_fact(name: Any, fact: Any) -> bool:
+    named = isinstance(name, str) and 0 < len(name) <= 64
+    whole = isinstance(fact, int) and not isinstance(fact, bool) and abs(fact) <= _MOST_WHOLE
+    return named and (isinstance(fact, str) or whole or (isinstance(fact, float) and math.isfinite(fact)))
+
+
+def _fact(fact: str | float) -> str | int | float:
+    return fact[:_LONGEST_FACT] if isinstance(fact, str) else fact
 
 
 class _Message(BaseModel):
@@ -85,6 +114,7 @@ class Registration(_Message):
     model_type: Annotated[str, BeforeValidator(_word)] = ""
     knobs: Annotated[dict[str, str] | None, BeforeValidator(_knobs)] = None
     changeable: Annotated[list[str], BeforeValidator(_words)] = Field(default_factory=list)
+    host: Annotated[dict[str, Any], Field(default_factory=dict), BeforeValidator(_object)]
     can: Annotated[list[Short], Field(max_length=16, default_factory=list)]
     ranks: Annotated[int, Field(ge=1, le=100_000)] = 1
     multi_node: bool = False
@@ -108,6 +138,7 @@ class Registration(_Message):
             model_type=self.model_type,
             knobs=self.knobs,
             changeable=frozenset(self.changeable),
+            cpus=_cpus(self.host.get("cpus")),
             labels=self.labels,
             gpus=None if self.gpus is None else tuple(gpu.gpu() for gpu in self.gpus),
             host_gpus=tuple(gpu.gpu() for gpu in self.host_gpus),
@@ -143,6 +174,7 @@ class EventBody(_Message):
     last_state_step: int | None = None
     waits_s: Annotated[float, Field(ge=0, le=3600)] | None = None
     evidence: str | None = None
+    facts: Annotated[dict[str, Any], BeforeValidator(_facts)] = Field(default_factory=dict)
 
     def event(self) -> JobEvent:
         values = self.model_dump(exclude={"protocol", "evidence"})

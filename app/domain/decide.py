@@ -14,7 +14,6 @@ from tunewarden.domain.case import (
     Case,
     facts_of,
     notifies,
-    numbers_of,
     plan_now,
     quiet,
     second_sign,
@@ -26,8 +25,10 @@ from tunewarden.domain.choice import Rules, choose, misfit
 from tunewarden.domain.decision import Decision, Verdict
 from tunewarden.domain.episode import DECIDING, EpisodeEvent
 from tunewarden.domain.evidence import Evidence, substitute
+from tunewarden.domain.footing import RUNG, ladder_step, with_rung
 from tunewarden.domain.history import History
 from tunewarden.domain.job import JobState
+from tunewarden.domain.only_told import only_told
 from tunewarden.domain.policy import DESTRUCTIVE, Policy, StepKind
 from tunewarden.domain.reason import Reason
 from tunewarden.domain.remediation import State
@@ -62,7 +63,7 @@ def decide(
     if policy is None:
         return Decision(verdict=Verdict.IGNORE, reason=reason or Reason.NO_POLICY, job_id=_job_id(meant))
     if not policy.acts:
-        return _notify_only(policy, meant, evidence, messaged)
+        return only_told(policy, meant, evidence, messaged)
     if meant.job is None:
         return _no_job(policy, meant, messaged)
     case = Case(
@@ -77,6 +78,7 @@ def decide(
         rules=rules,
         now=now,
     )
+    case = with_rung(case)
     return next((decision for check in _CHECKS if (decision := check(case))), None) or _act(case)
 
 
@@ -90,18 +92,6 @@ def _without_policy(event: EpisodeEvent, history: History, meant: Meant) -> Deci
     if event is EpisodeEvent.NOTHING:
         reason = Reason.RESOLVED
     return Decision(verdict=Verdict.IGNORE, reason=reason, job_id=_job_id(meant))
-
-
-def _notify_only(policy: Policy, meant: Meant, evidence: Evidence, messaged: bool) -> Decision:
-    return Decision(
-        verdict=Verdict.NOTIFY,
-        reason=Reason.NOTIFY_ONLY,
-        policy=policy.name,
-        job_id=_job_id(meant),
-        steps=policy.steps,
-        message=not messaged and notifies(policy),
-        facts=numbers_of(evidence, meant.uuid),
-    )
 
 
 def _no_job(policy: Policy, meant: Meant, messaged: bool) -> Decision:
@@ -202,6 +192,15 @@ def _confirmation(case: Case) -> Decision | None:
     return tell(case, Reason.UNCONFIRMED, recheck_s=case.policy.recheck.total_seconds(), detail=detail)
 
 
+def _ladder(case: Case) -> Decision | None:
+    """A ladder that has no rung left acts no more: a person decides what may be given up."""
+    step = ladder_step(case)
+    if step is None or step.rung is not None:
+        return None
+    tried = ", ".join(sorted(case.history.rungs_taken | case.history.rungs_refused))
+    return tell(case, Reason.NO_RUNG_LEFT, tried=tried)
+
+
 def _only_told(case: Case) -> Decision | None:
     """What may only be observed, and has no save that could be done."""
     steps, cut = plan_now(case)
@@ -246,6 +245,7 @@ _CHECKS: tuple[Callable[[Case], Decision | None], ...] = (
     _condition,
     _second_sign,
     _confirmation,
+    _ladder,
     _only_told,
     _saved_recently,
     _brakes,
@@ -258,6 +258,7 @@ def _act(case: Case) -> Decision:
     only_saves = all(step.kind is StepKind.SAVE for step in steps)
     recheck = case.policy.limits.save_interval if only_saves else case.policy.limits.cooldown
     told = tuple(step for step in case.policy.steps if step.kind is StepKind.NOTIFY)
+    rung = next((step.rung.value for step in steps if step.rung is not None), "")
     return Decision(
         verdict=Verdict.ACT,
         reason=cut or Reason.POLICY_MATCHED,
@@ -266,7 +267,9 @@ def _act(case: Case) -> Decision:
         steps=(*told, *steps),
         message=notifies(case.policy),
         recheck_s=max(1.0, recheck.total_seconds()),
-        facts=facts_of(case) | ({"would_have": step_words(case.policy.steps)} if cut else {}),
+        facts=facts_of(case)
+        | ({"would_have": step_words(case.policy.steps)} if cut else {})
+        | ({RUNG: rung} if rung else {}),
     )
 
 

@@ -39,6 +39,7 @@ class History:
 
     `ended_at` is of the job's newest remediation that cooldowns count from. `settled`: the episode's own remediation
     came to an end that leaves nothing more to do. `attempts` are the job's remediations of the window, in words.
+    `rungs_*` are those of ladders that the job has been through, over all its generations.
     """
 
     open: OpenRemediation | None = None
@@ -47,6 +48,8 @@ class History:
     saved_at: datetime | None = None
     spent: Spent = field(default_factory=Spent)
     attempts: tuple[str, ...] = ()
+    rungs_taken: frozenset[str] = frozenset()
+    rungs_refused: frozenset[str] = frozenset()
     breaker_open: bool = False
     low_on_space: bool = False
 

@@ -47,6 +47,7 @@ class Job:
     gpus: tuple[Gpu, ...] | None = None  # the cards that the job uses; None: unknown, so no alert can mean it by GPU
     host_gpus: tuple[Gpu, ...] = ()  # every card of its host: the registered index -> uuid map
     can: frozenset[str] = frozenset()  # of save, stop, resume: what hello.json or a trainer's recipe promises
+    cpus: int | None = None  # of its host, as far as the job may use them; None: unknown
     ranks: int = 1
     multi_node: bool = False
     registered_at: datetime

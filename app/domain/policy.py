@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
+from tunewarden.domain.ladder import Ladder, RungName
 from tunewarden.domain.matcher import Matcher
 from tunewarden.domain.order import HostCheck
 
@@ -35,11 +36,15 @@ DESTRUCTIVE = frozenset({StepKind.STOP, StepKind.REPLACE})  # they end a living 
 class Step:
     """One item of a plan.
 
-    `knobs` for replace; `command` (argv), `environment` (names let through) and `timeout` for run_command.
+    `knobs` for replace, or a `ladder` from which they are chosen when it is decided; `command` (argv), `environment`
+    (names let through) and `timeout` for run_command.
     """
 
     kind: StepKind
     knobs: Mapping[str, str] = field(default_factory=dict)
+    ladder: Ladder | None = None
+    rung: RungName | None = None  # of the ladder: what was chosen
+    allow_resolution_change: bool = False  # of a ladder: the user's consent to smaller images
     command: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     timeout: timedelta = timedelta(seconds=60)
@@ -125,6 +130,7 @@ class Policy:
     steps: tuple[Step, ...] = ()
     expect: Expectation = Expectation()
     diagnose: bool = False  # the notice names the cause of low utilisation
+    silent_in: tuple[str, ...] = ()  # phases of the job in which no step is due, so that none is missed
     after_oom: bool = False  # acts only on a job that died of OOM and waits to be launched again: nothing left to lose
     file: str = ""
     digest: str = ""

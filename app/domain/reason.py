@@ -36,6 +36,8 @@ class Reason(StrEnum):
     JOB_LOST = "job_lost"  # the job's agent has missed three heartbeats
     MULTI_NODE = "multi_node"  # the job spans several nodes: it can be saved, not stopped or adjusted
     CLOCK_SKEW = "clock_skew"  # the host's clock is more than 60 s off: conditions on time are unknown
+    NO_RUNG_LEFT = "no_rung_left"  # every remedy of the ladder was tried, or can't be: a person must decide
+    STEPS_NOT_DUE = "steps_not_due"  # the job loads, caches, evaluates, samples or saves: no step is due
     STORE_LOW_ON_SPACE = "store_low_on_space"  # the service's disk is full: destructive steps are refused
     MANUAL = "manual"  # a person asked for it
     TARGET_BROKEN = "target_broken"  # a message target refuses what is sent to it: a person must change something
@@ -82,6 +84,8 @@ class Reason(StrEnum):
     STILL_FULL = "still_full"  # it trains on, but the condition still holds
     DIED_AGAIN = "died_again"  # the new generation died
     DIED_OF_OOM_AGAIN = "died_of_oom_again"  # the new generation died of out-of-memory: no way back
+    DIED_OF_HOST_OOM_AGAIN = "died_of_host_oom_again"  # the new generation died of host memory again: no way back
+    LOSS_NOT_FINITE = "loss_not_finite"  # the new generation's loss is NaN: what it writes is worth nothing
     NO_STEP = "no_step"  # the new generation made no step by the deadline
     NO_DATA = "no_data"  # nothing fresh could be measured
     SAVED = "saved"  # the checkpoint is written

@@ -101,6 +101,13 @@ class JobSample:
     source: str | None = None
     framework: str | None = None
 
+    @property
+    def step_seconds(self) -> float | None:
+        """The median time of a step of this generation; from its median rate, where its agent sends no times."""
+        if self.step_seconds_median is not None:
+            return self.step_seconds_median
+        return 1 / self.step_rate_median if self.step_rate_median else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:

@@ -80,8 +80,12 @@ def long_enough(evidence: Evidence, expect: Expectation, now: float) -> bool:
 def _after_death(evidence: Evidence) -> Finding:
     made_steps = evidence.first_step is not None
     match evidence.died:
-        case "cuda_oom":
+        case "cuda_oom" | "oom_at_load" | "oom_in_sampling":
             return _found(Recovery.BROKEN, Reason.DIED_OF_OOM_AGAIN)
+        case "host_oom":
+            return _found(Recovery.BROKEN, Reason.DIED_OF_HOST_OOM_AGAIN)
+        case "nan":
+            return _found(Recovery.BROKEN, Reason.LOSS_NOT_FINITE)
         case "user_stop":
             return _found(Recovery.SUPERSEDED, Reason.USER_STOP)
         case "policy_stop" | "replaced":
@@ -90,7 +94,7 @@ def _after_death(evidence: Evidence) -> Finding:
             return _found(Recovery.BROKEN, Reason.NOT_RESUMED)
         case "finished" if made_steps or not evidence.counts_steps:
             return _found(Recovery.RECOVERED, Reason.RECOVERED)
-        case "finished":  # over at once with exit code 0 and no step: a resume that found nothing to do
+        case "finished" | "finished_without_steps":  # over with exit code 0 and no step: nothing was trained
             return _found(Recovery.BROKEN, Reason.NO_STEP)
     return _found(Recovery.BROKEN, Reason.DIED_AGAIN)
 

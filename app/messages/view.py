@@ -35,6 +35,15 @@ _PLAIN_FACTS = (
     "planned",
     "names",
     "unsaved_steps",
+    "suggested",
+    "suggested_then",
+    "tried",
+    "xid",
+    "path",
+    "states_path",
+    "step_seconds_before",
+    "step_seconds_after",
+    "step_seconds_change",
     "detail",
     "target",
     "error",
@@ -63,6 +72,12 @@ def view_of(thread: Sequence[Notice], words: Words, *, plain: bool) -> dict[str,
         "missing": _listed(words, words.numbers, facts.get("missing", "")),
         "cause": _word(words.causes, facts.get("cause")),
         "ended": _word(words.ends, facts.get("ended")),
+        "advice": Long(_word(words.advice, facts.get("advice"))),
+        "price": _word(words.prices, facts.get("rung")),
+        "phase": _word(words.phases, facts.get("phase")),
+        "memory": _memory(facts, words),
+        "free": _size(facts.get("free_bytes")),
+        "states_size": _size(facts.get("states_bytes")),
         "sign": _word(words.signs, facts.get("second_sign")),
         "observed": notice.reason is Reason.OBSERVE_MODE,
         "changes": words.separator.join(_change(change) for change in notice.changes),
@@ -92,6 +107,23 @@ def title_of(notice: Notice, status: str) -> str:
 def _earlier(thread: Sequence[Notice], words: Words) -> str:
     """Why it was decided, when that message still waited and comes with this one."""
     return words.reasons.get(thread[0].reason, thread[0].reason.value) if len(thread) > 1 else ""
+
+
+def _memory(facts: Mapping[str, Fact], words: Words) -> str:
+    """What a card that had no room was asked for, and what it held unused."""
+    names = ("tried", "free", "total")
+    sizes = {name: _size(facts.get(f"{name}_bytes")) for name in names}
+    said = [words.memory.format(**sizes)] if all(sizes.values()) else []
+    if facts.get("fragmented") == "yes":
+        said.append(words.unused.format(unused=_size(facts.get("unused_bytes"))))
+    return words.separator.join(said)
+
+
+def _size(count: Fact | None) -> str:
+    """Bytes as a person reads them."""
+    if not isinstance(count, int):
+        return ""
+    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.0f} MiB"
 
 
 def _listed(words: Words, table: Mapping[str, str], names: Fact) -> str:

@@ -41,9 +41,14 @@ class Words:
     actions: Mapping[str, str]
     causes: Mapping[str, str]  # why a GPU idles
     ends: Mapping[str, str]  # how a job ended
+    advice: Mapping[str, str]  # what a person can do after it
+    prices: Mapping[str, str]  # what a rung of a ladder costs
+    phases: Mapping[str, str]  # what a job is at
     signs: Mapping[str, str]  # the second sign beside a full card
     numbers: Mapping[str, str]
     separator: str  # between the items of a list
+    memory: str  # {tried} {free} {total}: of a card that had no room
+    unused: str  # {unused}: beside it
     digest_title: str  # {count}
     digest_intro: str
     more: str  # {count}
@@ -61,6 +66,8 @@ _OUTCOMES: Mapping[Reason, Status] = {
     Reason.STILL_FULL: Status.NOT_RECOVERED,
     Reason.DIED_AGAIN: Status.BROKEN,
     Reason.DIED_OF_OOM_AGAIN: Status.BROKEN,
+    Reason.DIED_OF_HOST_OOM_AGAIN: Status.BROKEN,
+    Reason.LOSS_NOT_FINITE: Status.BROKEN,
     Reason.NO_STEP: Status.BROKEN,
     Reason.NOT_RESUMED: Status.BROKEN,
     Reason.LAUNCH_FAILED: Status.BROKEN,

@@ -16,6 +16,7 @@ from tunewarden.domain.decide import decide
 from tunewarden.domain.decision import Decision, Verdict
 from tunewarden.domain.episode import CLOSE_AFTER, DECIDING, EpisodeEvent, advance
 from tunewarden.domain.evidence import Answer, Evidence, substitute, variables_of
+from tunewarden.domain.footing import suggestion
 from tunewarden.domain.history import History
 from tunewarden.domain.job import Job
 from tunewarden.domain.plan import Plan, plan_of
@@ -25,7 +26,7 @@ from tunewarden.domain.resolution import Meant, resolve
 from tunewarden.pipeline.moves import Moves
 from tunewarden.pipeline.notices import breaker_opened, decision_notice
 from tunewarden.pipeline.opening import begin, cancel
-from tunewarden.pipeline.past import heartbeat_of, history_of
+from tunewarden.pipeline.past import heartbeat_of, history_of, rung_facts
 
 _SHORTEST_SILENCE_S = 15.0  # a busy host may be late by more than a short heartbeat
 _NOT_WRITTEN = frozenset({EpisodeEvent.REPEATED, EpisodeEvent.STALE_DUPLICATE, EpisodeEvent.NOTHING})
@@ -156,7 +157,8 @@ def judge(
     )
     diagnosis = gathered.diagnoses.get(alert.fingerprint)
     if diagnosis and policy is not None and policy.diagnose:
-        decision = replace(decision, facts={**decision.facts, **diagnosis})
+        suggested = suggestion(diagnosis, meant.job, evidence.fresh_heartbeat)
+        decision = replace(decision, facts={**decision.facts, **diagnosis, **suggested})
     return Judged(decision=decision, policy=policy, meant=meant, history=history, alert=alert, rules=deciding.rules)
 
 
@@ -223,7 +225,7 @@ def _open(conn: Connection, judged: Judged, episode_id: int, now: float) -> str 
         plan=plan,
         reason=decision.reason,
         episode_id=episode_id,
-        facts={"alertname": judged.alert.name, "numbers": numbers},
+        facts={"alertname": judged.alert.name, "numbers": numbers, **rung_facts(conn, decision, job, now)},
         now=now,
     )
     if remediation_id is not None:

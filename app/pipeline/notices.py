@@ -3,20 +3,26 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tunewarden.domain.advice import advice_of
 from tunewarden.domain.alert import Alert
+from tunewarden.domain.cause import Cause as EndCause
 from tunewarden.domain.decision import Decision, Verdict
 from tunewarden.domain.diagnosis import DIAGNOSIS_QUERIES
 from tunewarden.domain.job import Job
+from tunewarden.domain.job_event import facts_of_event
 from tunewarden.domain.message import Fact, Notice, NoticeKind, Severity
 from tunewarden.domain.policy import StepKind
 from tunewarden.domain.reason import Reason
 
-_NUMBERS = frozenset({"vram_ratio", "step", "step_rate_median", *DIAGNOSIS_QUERIES})
+_NUMBERS = frozenset(
+    {"vram_ratio", "step", "step_rate_median", "step_idle_s", "step_seconds_median", "log_idle_s", *DIAGNOSIS_QUERIES}
+)
 _LISTS = ("names", "missing")  # shown by name; attempts are told as the detail
 # Nothing goes on by itself here: a person must act.
 _NEEDS_A_PERSON = frozenset(
     {
         Reason.JOB_BUDGET_SPENT,
+        Reason.NO_RUNG_LEFT,
         Reason.HOURLY_BUDGET_SPENT,
         Reason.FLEET_SHARE_SPENT,
         Reason.BREAKER_OPEN,
@@ -24,6 +30,9 @@ _NEEDS_A_PERSON = frozenset(
     }
 )
 _DESCRIBES = ("description", "summary", "evidence")  # the last: what an agent saw at the end of a job
+_OF_AN_END = ("fragmented", "xid", "path", "states_path")
+_BYTES = ("tried_bytes", "free_bytes", "total_bytes", "unused_bytes", "states_bytes")
+NOT_FINITE_ALERT = "TrainingLossNotFinite"
 _FROM_ANNOTATIONS = ("step", "total_steps", "exit_status", "checkpoint", "unsaved_steps")
 
 
@@ -40,7 +49,7 @@ def decision_notice(decision: Decision, alert: Alert, job: Job | None, short_id:
         severity=Severity.CRITICAL if urgent else _severity(alert),
         mention=urgent,
         numbers={name: value for name, value in _plain(decision.facts).items() if name in _NUMBERS},
-        facts=_facts(decision, alert),
+        facts=_facts(decision, alert, job),
     )
 
 
@@ -58,7 +67,7 @@ def breaker_opened(reason: Reason, job: Job, remediation_id: str) -> Notice:
     )
 
 
-def _facts(decision: Decision, alert: Alert) -> dict[str, Fact]:
+def _facts(decision: Decision, alert: Alert, job: Job | None) -> dict[str, Fact]:
     facts = {name: value for name, value in _plain(decision.facts).items() if name not in _NUMBERS}
     for name in _LISTS:
         if isinstance(items := decision.facts.get(name), list) and items:
@@ -68,6 +77,9 @@ def _facts(decision: Decision, alert: Alert) -> dict[str, Fact]:
             facts.setdefault(name, alert.annotations[name])
     if alert.labels.get("cause") and alert.labels.get("generation"):  # an agent's event
         facts |= {"ended": alert.labels["cause"], "generation": alert.labels["generation"]}
+        facts |= _of_the_end(alert, job)
+    elif alert.name == NOT_FINITE_ALERT:
+        facts["advice"] = advice_of(EndCause.NAN, {}, job.knobs if job else None)
     if detail := _detail(decision.facts):
         facts["detail"] = detail
     action = _action(decision, ended="ended" in facts)
@@ -79,6 +91,15 @@ def _facts(decision: Decision, alert: Alert) -> dict[str, Fact]:
         named["would_have"] = _would_have(decision)
     named["planned"] = ", ".join(f"{knob} {value}" for step in decision.steps for knob, value in step.knobs.items())
     return facts | {name: value for name, value in named.items() if value}
+
+
+def _of_the_end(alert: Alert, job: Job | None) -> dict[str, Fact]:
+    """The numbers of the death, and what a person can do about it."""
+    told = facts_of_event(alert)
+    facts: dict[str, Fact] = {name: told[name] for name in _OF_AN_END if name in told}
+    facts |= {name: int(told[name]) for name in _BYTES if told.get(name, "").isdecimal()}
+    advice = advice_of(alert.labels["cause"], told, job.knobs if job else None)
+    return facts | ({"advice": advice} if advice else {})
 
 
 def _action(decision: Decision, *, ended: bool) -> str:

@@ -109,6 +109,7 @@ def _facts(remediation: Remediation, job: Job | None) -> dict[str, Fact]:
             "effective_batch_before": str(batch.get("from", "")),
             "effective_batch_after": str(batch.get("to", "")),
         }
+    facts |= _price(source)
     facts |= _state(source, newest=remediation.state in _NEEDS_A_PERSON)
     facts["policy"] = remediation.policy
     facts["action"] = "+".join(step.kind.value for step in remediation.plan.steps)
@@ -116,6 +117,15 @@ def _facts(remediation: Remediation, job: Job | None) -> dict[str, Fact]:
         facts["resume_command"] = resume_command(job)
         facts |= {"resume_key": key} if (key := _RESUME_KEYS.get(job.trainer)) else {}
     return facts
+
+
+def _price(source: Mapping[str, Any]) -> dict[str, Fact]:
+    """What the change has cost: the time of a step before and after, as it was measured."""
+    before, after = source.get("step_seconds_before"), source.get("step_seconds_after")
+    if not isinstance(before, int | float) or not isinstance(after, int | float) or before <= 0:
+        return {}
+    change = f"{100 * (after / before - 1):+.0f} %"
+    return {"step_seconds_before": f"{before:.3g}", "step_seconds_after": f"{after:.3g}", "step_seconds_change": change}
 
 
 def _state(source: Mapping[str, Any], *, newest: bool) -> dict[str, Fact]:

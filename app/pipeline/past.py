@@ -1,6 +1,7 @@
 """What the store knows of the past, for one decision; read in the caller's transaction."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import Connection, select
 
@@ -10,11 +11,14 @@ from tunewarden.adapters.store.job_now import job_now
 from tunewarden.adapters.store.tables import remediations, reservations
 from tunewarden.domain.advance import may_cancel
 from tunewarden.domain.budget import HOUR, Spent
+from tunewarden.domain.decision import Decision
+from tunewarden.domain.footing import RUNG
 from tunewarden.domain.history import History, OpenRemediation, cools_down, settles
 from tunewarden.domain.job import Job
 from tunewarden.domain.plan import MANUAL_POLICY
 from tunewarden.domain.policy import DESTRUCTIVE, Policy
-from tunewarden.domain.remediation import ENDING_STATES
+from tunewarden.domain.reason import Reason
+from tunewarden.domain.remediation import ENDING_STATES, State
 from tunewarden.domain.sample import Heartbeat
 
 _COOLING = tuple(state.value for state in ENDING_STATES if cools_down(state))
@@ -44,6 +48,7 @@ def history_of(
             jobs_acted_on=budgets.jobs_acted_on(conn),
         ),
         attempts=attempts_of(conn, job.job_id, policy.limits.group, since),
+        **(rungs_of(conn, job.job_id) if any(step.ladder for step in policy.steps) else {}),
         breaker_open=budgets.breaker_state(conn).is_open,
         low_on_space=low_on_space,
     )
@@ -79,6 +84,27 @@ def attempts_of(conn: Connection, job_id: str, group: str, since: float) -> tupl
         .order_by(reservations.c.reservation_id)
     )
     return tuple(dict.fromkeys(f"{row.remediation_id} {row.state} ({row.reason})" for row in conn.execute(query)))
+
+
+def rungs_of(conn: Connection, job_id: str) -> dict[str, frozenset[str]]:
+    """The rungs that the job has been through, by whether they were carried out or could not be."""
+    query = select(remediations.c.facts, remediations.c.state, remediations.c.reason).where(
+        remediations.c.job_id == job_id, remediations.c.open.is_(False)
+    )
+    found: dict[str, set[str]] = {"rungs_taken": set(), "rungs_refused": set()}
+    for row in conn.execute(query):
+        rung, state = (row.facts or {}).get(RUNG), State(row.state)
+        if isinstance(rung, str) and settles(state, Reason(row.reason)):
+            found["rungs_refused" if state is State.REFUSED else "rungs_taken"].add(rung)
+    return {name: frozenset(rungs) for name, rungs in found.items()}
+
+
+def rung_facts(conn: Connection, decision: Decision, job: Job, now: float) -> dict[str, Any]:
+    """Which remedy it is, so that it isn't tried twice; and how long a step took before it, to tell its real price."""
+    rung = {RUNG: decision.facts[RUNG]} if RUNG in decision.facts else {}
+    heartbeat, _ = heartbeat_of(conn, job.job_id, now)
+    seconds = heartbeat.job.step_seconds if heartbeat and heartbeat.generation == job.generation else None
+    return rung if seconds is None else {**rung, "step_seconds_before": seconds}
 
 
 def heartbeat_of(conn: Connection, job_id: str, now: float) -> tuple[Heartbeat | None, float]:

@@ -118,7 +118,11 @@ class Verifier:
         if finding.recovery is Recovery.UNKNOWN and not self._listened:
             return
         if finding.recovery is not Recovery.NOT_YET:
-            measured = {"vram_now": _fullest(job, "memory_ratio"), **_newest_state(remediation, job)}
+            measured = {
+                "vram_now": _fullest(job, "memory_ratio"),
+                "step_seconds_after": _step_seconds(remediation, job),
+                **_newest_state(remediation, job),
+            }
             await self._conclude(remediation, evidence, finding, measured)
 
     async def _evidence(self, remediation: Remediation, job: JobNow, now: float) -> Evidence:
@@ -245,6 +249,14 @@ def _newest_state(remediation: Remediation, job: JobNow) -> dict[str, Any]:
     if job.sample.get("generation") != generation or said.get("last_state_step") is None:
         return {}
     return {"newest_step": said["last_state_step"], "newest_checkpoint": said.get("last_state_path")}
+
+
+def _step_seconds(remediation: Remediation, job: JobNow) -> float | None:
+    """The median time of a step of the new generation; None: it has told of none."""
+    generation = int(remediation.facts.get("launched_generation") or remediation.generation + 1)
+    if job.sample.get("generation") != generation:
+        return None
+    return Heartbeat.from_wire(job.sample).job.step_seconds
 
 
 def _host_holds(check: HostCheck, job: JobNow) -> bool | None:

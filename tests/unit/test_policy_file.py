@@ -51,7 +51,10 @@ def test_the_shipped_policies_are_those_that_the_documentation_names() -> None:
     assert [(policy.name, policy.enabled) for policy in policies] == [
         ("gpu-underutilised", True),
         ("job-finished", True),
+        ("job-host-oom", True),
+        ("job-nan", True),
         ("job-oom", True),
+        ("job-stalled", True),
         ("vram-95-stop", False),
         ("vram-pressure", True),
     ]

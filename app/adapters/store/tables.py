@@ -114,6 +114,7 @@ jobs = Table(
     Column("model_type", String(64), nullable=True),
     Column("knobs", JSON, nullable=True),  # {canonical name: value}; null: unknown
     Column("changeable", JSON, nullable=True),  # [canonical name] of those that an order may change
+    Column("cpus", Integer, nullable=True),
     Index("ix_jobs_state", "state"),
     Index("ix_jobs_host", "host_id", "name"),
 )
