@@ -65,7 +65,7 @@ def options():
     parser.add_argument("--peft", action="store_true")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds of a micro-step")
     parser.add_argument("--oom-at", type=int, default=-1, help="run out of memory in this update (from 0)")
-    parser.add_argument("--oom-in", default="forward")  # or: step, scheduler
+    parser.add_argument("--oom-in", default="forward")  # or: step, scheduler, once, bug
     parser.add_argument("--slow-save", type=float, default=0.0, help="seconds that a save takes in its middle")
     parser.add_argument("--resume", help="by the script itself")
     parser.add_argument("--save-fails", action="store_true", help="run out of memory in the middle of a save")
@@ -168,6 +168,8 @@ class Run:
     def loss(self, batch):
         time.sleep(self.args.pace)
         inputs, targets = batch
+        if self.oom("bug"):
+            raise ValueError("a fault of the script's own")
         if self.oom("forward") or (self.oom("once") and not self.inner.oom):
             self.inner.oom = self.args.oom_in == "once"
             fill_card()

@@ -1,13 +1,14 @@
 """Saved, stopped and resumed from outside: an accelerate loop that knows nothing of it."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainers.hooked import Hooked
+from tests.trainers.hooked import BOUND, Hooked
 
 LOOP = "accelerate_loop.py"
 STEPS = 12
@@ -92,3 +93,30 @@ def test_a_stopped_and_resumed_run_ends_as_an_uninterrupted_one(
     assert facts(Path(last["last_state"]["path"]))["optimizer_steps"] == STEPS
     assert weights(Path(last["last_state"]["path"])) == uninterrupted
     assert "trained" not in second.output
+
+
+def test_a_loop_that_counts_for_itself_comes_to_its_own_end_at_the_total(hooked: Start) -> None:
+    """The state of the total is saved, and the script still writes its own result."""
+    job = hooked(LOOP, "--steps", "4", hook={"total_steps": 4, "stop_at_total": True})
+
+    assert job.result() == {"updates": 4, "last_epoch": 4}
+    assert facts(job.out / "step-00000004")["cause"] == "total"
+
+
+def test_a_file_asks_whatever_handlers_the_script_installs(hooked: Start, tmp_path: Path) -> None:
+    """transformers' JIT checkpoint, Lightning and many scripts catch SIGTERM: the hook installs no handler at all."""
+    own = tmp_path / "own"
+    own.mkdir()
+    code = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: open('termed', 'w').close())\n"
+    (own / "sitecustomize.py").write_text(code, encoding="utf-8")
+    job = hooked(LOOP, "--workers", "2", request="save_and_stop", env={"PYTHONPATH": str(own)})
+    receipt = job.wait_for("receipt.json")
+    job.running.terminate()
+    deadline = time.monotonic() + BOUND
+    while not (tmp_path / "termed").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    assert receipt["ok"]
+    assert job.running.poll() is None
+    assert (job.read("pid.0.json") or {})["pid"] == (job.read("hello.json") or {})["pid"] == job.running.pid

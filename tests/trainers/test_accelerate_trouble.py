@@ -67,6 +67,19 @@ def test_out_of_memory_before_the_first_step_saves_nothing(hooked: Start) -> Non
     assert not list(job.out.glob("step-*"))
 
 
+def test_an_exception_that_ends_training_is_written_down(hooked: Start) -> None:
+    """Not out of memory: nothing is saved, and crash.json says what and where."""
+    job = hooked(LOOP, "--oom-at", "5", "--oom-in", "bug", "--style", "plain")
+    status = job.ends()
+    crash = job.read("crash.json") or {}
+
+    assert status == 1
+    assert (crash["error"], crash["step"]) == ("ValueError: a fault of the script's own", 5)
+    assert (crash["at_load"], crash["consistent"], "state" in crash) == (False, True, False)
+    assert "in loss" in crash["traceback_tail"]
+    assert job.output.count("Traceback") == 1
+
+
 def test_an_exception_that_the_loop_survives_is_no_crash(hooked: Start) -> None:
     """A loop that catches everything and goes on ends well: no crash.json is left."""
     job = hooked(LOOP, "--swallow", "--oom-at", "5", "--steps", "6", "--oom-in", "once")
@@ -194,6 +207,21 @@ def test_a_pythonpath_and_a_sitecustomize_of_the_users_own_still_work(hooked: St
 
     assert job.output.splitlines() == [f"mine: {own / 'sitecustomize.py'}", "trained"]
     assert (job.read("receipt.json") or {})["ok"]
+
+
+def test_a_trainer_that_speaks_by_itself_is_not_disturbed(hooked: Start, tmp_path: Path) -> None:
+    """Its hello.json is there before its Accelerator: the request is for it, not for the hook."""
+    own = tmp_path / "own"
+    own.mkdir()
+    hello = '{"protocol": 1, "can": ["save"], "pid": 1}'
+    code = f"import os\nopen(os.environ['TUNEWARDEN_CONTROL_DIR'] + '/hello.json', 'w').write('{hello}')\n"
+    (own / "sitecustomize.py").write_text(code, encoding="utf-8")
+    job = hooked(LOOP, request="save_and_stop", env={"PYTHONPATH": str(own)})
+    job.result()
+
+    assert job.read("hello.json") == json.loads(hello)
+    assert job.read("stop") is not None
+    assert not (job.control / "pid.0.json").exists()
 
 
 @pytest.fixture(scope="module")
