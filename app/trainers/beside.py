@@ -58,7 +58,7 @@ def with_references(copy: FileCopy, names: Mapping[Path, Path]) -> FileCopy:
     return replace(copy, new_bytes=new, references=())
 
 
-def name_beside(config: Path, generation: int) -> Path:
+def name_beside(config: Path, generation: int | str) -> Path:
     """`my.yaml` → `my.tunewarden-g2.yaml`; our own `my.tunewarden-g2.yaml` → `my.tunewarden-g3.yaml`."""
     ours = _OURS.fullmatch(config.stem)
     stem = ours["stem"] if ours else config.stem

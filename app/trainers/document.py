@@ -17,6 +17,7 @@ from tunewarden.errors import Refused
 BOM = b"\xef\xbb\xbf"
 MAX_BYTES = 256 * 1024  # the parsers are slow, and a config has a few kilobytes
 Keys = tuple[str, ...]
+MERGE = "<<"  # the key with which YAML takes keys from another mapping
 
 
 class Form(StrEnum):
@@ -27,6 +28,7 @@ class Form(StrEnum):
     SWITCH = "switch"  # an option without a value: its presence is the value
     LIST = "list"
     MAPPING = "mapping"
+    ALIAS = "alias"  # of YAML
     OTHER = "other"
 
 
@@ -108,8 +110,7 @@ def find(document: Document, pattern: Keys) -> tuple[Entry, ...]:
     found = tuple(entry for entry in document.entries if fits(entry.path, pattern))
     for entry in found:
         _refuse_twice(document, entry)
-    if not found:
-        _refuse_alias_above(document, pattern)
+    _refuse_alias_above(document, pattern)
     return found
 
 
@@ -184,7 +185,9 @@ def _refuse_twice(document: Document, entry: Entry) -> None:
 def _refuse_alias_above(document: Document, pattern: Keys) -> None:
     for entry in document.entries:
         above = pattern[: len(entry.path)]
-        if entry.form is Form.OTHER and entry.fault and len(above) < len(pattern) and fits(entry.path, above):
+        if entry.form is not Form.ALIAS or len(above) == len(pattern) or set(above) == {"*"}:
+            continue
+        if fits(entry.path, above) and entry.path[-1] != MERGE:
             text = f"{document.at(entry.line)}: `{named(entry.path)}` {entry.fault}; write its keys out"
             raise Refused(Reason.KNOB_NOT_CHANGEABLE, text)
 

@@ -4,7 +4,7 @@ The words are one text, parted by zero bytes (no word of a command can hold one)
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunewarden.trainers.document import Document, Edit, Entry, Form, Keys
@@ -64,12 +64,6 @@ def put_in(document: Words, grammar: Grammar, key: str, value: str) -> Edit:
 def take_out(entry: Entry) -> Edit:
     """The edit that takes a setting's words out."""
     return Edit(start=entry.head - 1, end=entry.tail, text="")
-
-
-def shortened(document: Words, key: str) -> str | None:
-    """The option that argparse may take for `key` because it is the beginning of it."""
-    present = (entry.path[0] for entry in document.entries)
-    return next((name for name in present if name != key and len(name) > 3 and key.startswith(name)), None)
 
 
 def difference(old: Sequence[str], new: Sequence[str]) -> str:
@@ -133,11 +127,10 @@ class _Reader:
     def _spaced(self, index: int, name: str, values: int) -> list[Entry]:
         if values == 0:
             head, tail = self.starts[index], self.starts[index] + len(self.words[index])
-            fault = "" if name in self.grammar.switches else "has no value"
             return [
                 Entry(
                     path=(name,), form=Form.SWITCH, line=index + 1, head=head, start=tail, end=tail, tail=tail,
-                    text="true", fault=fault,
+                    text="true",
                 )
             ]  # fmt: skip
         if values == 1:
@@ -152,11 +145,6 @@ class _Reader:
     def _entry(self, path: Keys, first: int, last: int, offset: int) -> Entry:
         start, end = self.starts[last] + offset, self.starts[last] + len(self.words[last])
         return Entry(
-            path=path, form=Form.BARE, line=first + 1, head=self.starts[first], start=start, end=end, tail=end,
+            path=path, form=Form.BARE, line=last + 1, head=self.starts[first], start=start, end=end, tail=end,
             text=self.words[last][offset:], fault="" if self.words[last][offset:] else "is empty",
         )  # fmt: skip
-
-
-def kinds(keys: Mapping[str, Sequence[Keys]], knobs: frozenset[str]) -> frozenset[str]:
-    """The options of these knobs."""
-    return frozenset(path[0] for knob, paths in keys.items() if knob in knobs for path in paths)

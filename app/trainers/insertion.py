@@ -8,12 +8,12 @@ from tunewarden.trainers.document import Document, Edit, Entry, line_of
 _LINE_END = re.compile(r"\r\n|\n|\r|$")
 
 
-def put_in(document: Document, sibling: Entry, key: str, value: str, separator: str) -> Edit:
+def put_in(document: Document, sibling: Entry, key: str, value: str, separator: str, *, mimic: bool) -> Edit:
     """The edit that puts `key` with `value`, as they are to be written, behind `sibling` in the same mapping.
 
-    `separator` stands between key and value where the sibling's own can't be told.
+    `separator` stands between key and value, or with `mimic` what stands there at the sibling.
     """
-    between = _between(document, sibling) or separator
+    between = (_between(document, sibling) if mimic else "") or separator
     if not sibling.inline:
         return _put_line(document, sibling, f"{key}{between}{value}")
     indent = _indent(document.text, sibling.head)

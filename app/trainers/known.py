@@ -3,7 +3,6 @@
 What differs is a table of places (`Layer`) and four functions (`Ways`), in the trainer's own file.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers.command import Command, find_commands
-from tunewarden.trainers.layers import Layer, plan_layers, read_layers
+from tunewarden.trainers.layers import Layer, hash_of, plan_layers, read_layers
 from tunewarden.trainers.recipe import ConfigPlan, Explanation, HookSettings, Knob, Resumption, SavedState, Tier
 
 
@@ -39,6 +38,7 @@ class Known:
     config_sha256: str | None
     facts: tuple[Layer, ...] = ()
     main: Path | None = None
+    option: str | None = None  # the only one that names the config; None: any word may
     extra: Mapping[str, Knob] = field(default_factory=dict)  # knobs that stand in Python code
 
     @property
@@ -114,7 +114,9 @@ class Known:
         return command.argv_with(words)
 
     def _names(self, command: Command, index: int, file: Path) -> bool:
-        value = _option(command.words[index])[2]
+        head, _, value = _option(command.words[index])
+        if self.option is not None and self.option not in (head, command.words[index - 1]):
+            return False
         return file.absolute() in (command.resolve(value), command.resolve(f"{value}.toml"))
 
     def command_in(self, argv: Sequence[str]) -> Command:
@@ -148,22 +150,12 @@ class Known:
 
 
 def sha_of(layers: Sequence[Layer]) -> str | None:
-    """The hash over the files of `layers`; None where there are none."""
+    """The hash over the files of `layers`; None where there are none, or one can't be read."""
     files = tuple(dict.fromkeys(layer.file for layer in layers if layer.file is not None))
-    return hash_of(files) if files else None
-
-
-def hash_of(files: Sequence[Path]) -> str:
-    """The hash over ruling files, in hex; of one file its own sha256. What can't be read counts as empty."""
-    hashes = [hashlib.sha256(_bytes(file)).hexdigest() for file in files]
-    return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
-
-
-def _bytes(file: Path) -> bytes:
     try:
-        return file.read_bytes()
-    except OSError:
-        return b""
+        return hash_of(files) if files else None
+    except Refused:
+        return None
 
 
 def _option(word: str) -> tuple[str, str, str]:

@@ -13,8 +13,7 @@ from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers import marks
 from tunewarden.trainers.command import Command, Kind, option_values
-from tunewarden.trainers.known import hash_of
-from tunewarden.trainers.layers import KeyPath, Layer, Syntax, read_layers
+from tunewarden.trainers.layers import KeyPath, Layer, Syntax, hash_of, read_layers
 from tunewarden.trainers.recipe import (
     ConfigPlan,
     Explanation,

@@ -18,15 +18,9 @@ from tunewarden.trainers import (
 from tunewarden.trainers.command import Command, find_commands
 from tunewarden.trainers.recipe import Recipe
 
-
-def _lora_yaml(command: Command, cwd: Path) -> Recipe | None:  # noqa: ARG001
-    """The articles' dialect, which looks into no shell."""
-    return None if command.shells or command.cwd is None else lora_yaml.recognise(command.words, command.cwd)
-
-
 # The more special first: a LoRA of lora-scripts is also one of sd-scripts, and both are accelerate loops.
 RECIPES: tuple[Callable[[Command, Path], Recipe | None], ...] = (
-    _lora_yaml,
+    lora_yaml.recognise,
     lora_scripts.recognise,
     kohya_gui.recognise,
     sd_scripts.recognise,

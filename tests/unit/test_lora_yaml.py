@@ -8,8 +8,8 @@ import pytest
 from tunewarden.domain.reason import Reason
 from tunewarden.domain.tuning import KNOBS
 from tunewarden.errors import Refused
-from tunewarden.trainers.flat_yaml import FILE_KEYS
-from tunewarden.trainers.lora_yaml import adjust_file
+from tunewarden.trainers.lora_yaml import FILE_KEYS
+from tunewarden.trainers.adjusting import adjust_file
 from tunewarden.trainers.recipe import Recipe
 from tunewarden.trainers.table import recognise
 
@@ -106,7 +106,6 @@ def test_a_python_script_with_a_config_is_recognised(config: Path, command: str)
         ["python", "-m", "mypkg", "train.py", "--config", "configs/my_lora.yaml"],
         ["python", "-m", "train", "--config", "configs/my_lora.yaml"],
         ["bash", "train.py", "--config", "configs/my_lora.yaml"],
-        ["sh", "-c", "python train.py --config configs/my_lora.yaml"],
         ["ssh", "host", "python", "train.py", "--config", "configs/my_lora.yaml"],
         ["docker", "run", "image", "python", "train.py", "--config", "configs/my_lora.yaml"],
         ["env", "-C", "elsewhere", "python", "train.py", "--config", "configs/my_lora.yaml"],
@@ -319,7 +318,7 @@ def test_a_knob_that_the_command_sets_too_is_refused(config: Path, flags: list[s
     """Two sources may disagree: the refusal names both."""
     refused = refusal_of(recipe_of(config, *flags), {"batch_size": "/2"})
 
-    assert refused.reason is Reason.KNOB_NOT_CHANGEABLE
+    assert refused.reason is Reason.KNOB_HAS_TWO_SOURCES
     assert str(refused).startswith(f"{config}:")
     assert flags[0].partition("=")[0] in str(refused)
 
@@ -356,6 +355,17 @@ def test_exactly_the_config_argument_is_replaced(config: Path, argv: list[str], 
     assert recipe is not None
 
     assert recipe.argv_with(argv, recipe.config_path, config.with_name("my_lora.g2.yaml")) == wanted
+
+
+def test_a_config_named_in_a_shells_text_is_replaced_there(config: Path) -> None:
+    """`sh -c "python train.py --config X"` names the copy in the same text."""
+    argv = ["sh", "-c", "python train.py --config configs/my_lora.yaml"]
+    recipe = recognise(argv, config.parent.parent)
+    assert recipe is not None and recipe.config_path is not None
+
+    new = recipe.argv_with(argv, recipe.config_path, config.with_name("my_lora.g2.yaml"))
+
+    assert new == ["sh", "-c", "python train.py --config configs/my_lora.g2.yaml"]
 
 
 def test_a_new_config_elsewhere_is_named_in_full(config: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers import beside
 from tunewarden.trainers.beside import name_beside, write_beside
-from tunewarden.trainers.lora_yaml import adjust_file
+from tunewarden.trainers.adjusting import adjust_file
 from tunewarden.trainers.recipe import FileCopy
 
 TEXT = b"base_model: x\nbatch_size: 4  # \xe6\x89\xb9\r\ngradient_accumulation_steps: 1\n"
@@ -157,7 +157,7 @@ import resource, signal, sys
 from pathlib import Path
 from tunewarden.errors import Refused
 from tunewarden.trainers.beside import write_beside
-from tunewarden.trainers.lora_yaml import adjust_file
+from tunewarden.trainers.adjusting import adjust_file
 plan = adjust_file(Path(sys.argv[1]), {"batch_size": "/2"})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))

@@ -1,15 +1,18 @@
 """Values are changed in place and no other byte is."""
 
 import io
+from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.splicing import ANY, plan_of, spliced
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
-from tunewarden.trainers.yaml_splice import find_scalar, splice
+from tunewarden.trainers.document import Edit, Intent, edited, find
+from tunewarden.trainers.yaml_splice import parse
 
 SPLICES = [
     pytest.param("batch_size: 4\n", "batch_size: 2\n", id="plain"),
@@ -40,9 +43,60 @@ SPLICES = [
 
 
 @pytest.mark.parametrize(("before", "after"), SPLICES)
-def test_only_the_value_changes(before: str, after: str) -> None:
-    """The value is replaced in its quotes; every other byte is equal."""
-    assert splice(before.encode(), {"batch_size": "2"}) == after.encode()
+def test_only_the_value_changes(tmp_path: Path, before: str, after: str) -> None:
+    """The value is replaced in its quotes; every other byte is equal, and setting it back gives the original."""
+    new = spliced(tmp_path / "c.yaml", before.encode(), "2")
+
+    assert new == after.encode()
+    assert spliced(tmp_path / "c.yaml", new, "4") == before.encode()
+
+
+NESTED = [
+    pytest.param("train:\n  batch_size: 4 # 4\n", "train:\n  batch_size: 2 # 4\n", id="block"),
+    pytest.param("train: {a: 1, batch_size: 4}\n", "train: {a: 1, batch_size: 2}\n", id="flow"),
+    pytest.param(
+        "train:\r\n- {batch_size: 4}\r\n-   batch_size: '4'\r\n    x: 4\r\n",
+        "train:\r\n- {batch_size: 2}\r\n-   batch_size: '2'\r\n    x: 4\r\n",
+        id="every item of a list",
+    ),
+    pytest.param("batch_size: 4\ntrain: {batch_size: 4}\n", "batch_size: 4\ntrain: {batch_size: 2}\n", id="not above"),
+    pytest.param("d: &d {a: 4}\ntrain:\n  <<: *d\n  batch_size: 4\n", None, id="beside a merge key"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), NESTED)
+def test_a_key_path_leads_into_mappings_and_lists(tmp_path: Path, before: str, after: str | None) -> None:
+    """`train.batch_size` and each `train[].batch_size` are found, and nothing of the same name elsewhere."""
+    path = tmp_path / "c.yaml"
+    path.write_bytes(before.encode())
+    after = after or before.replace("batch_size: 4", "batch_size: 2")
+
+    plan = plan_of(path, {ANY: "2"}, {ANY: (("train", "batch_size"), ("train", "*", "batch_size"))})
+
+    assert plan.copies[0].new_bytes == after.encode()
+
+
+SHARED = [
+    pytest.param("b: &b {batch_size: 4}\ntrain: *b\n", "c.yaml:2: `train` is the alias *b", id="below an alias"),
+    pytest.param("train: &t {batch_size: 4}\nx: *t\n", "`train.batch_size` has the anchor &t", id="in an anchor"),
+    pytest.param("t: &t\n  batch_size: 4\ntrain:\n  <<: *t\n", "c.yaml:1: the file sets no", id="merged"),
+    pytest.param("b: &b {x: 1}\ntrain: [{batch_size: 4}, *b]\n", "`train.1` is the alias *b", id="an item is an alias"),
+    pytest.param("train: {a: 1}\ntrain: {batch_size: 4}\n", "c.yaml:1 and ", id="a mapping that is there twice"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), SHARED)
+def test_what_other_values_share_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    """A change must not reach what uses the same anchor, nor a mapping that a later one replaces."""
+    with pytest.raises(Refused) as caught:
+        spliced(
+            tmp_path / "c.yaml",
+            text.encode(),
+            "2",
+            ("train", "*", "batch_size") if "[" in text else ("train", "batch_size"),
+        )
+
+    assert why in str(caught.value)
 
 
 REFUSED = [
@@ -50,7 +104,12 @@ REFUSED = [
     pytest.param(b"x:\n  batch_size: 4\n", Reason.KNOB_NOT_FOUND, "top level", id="only nested"),
     pytest.param(b"d: &d {batch_size: 4}\n<<: *d\n", Reason.KNOB_NOT_FOUND, "top level", id="only merged"),
     pytest.param(b"# batch_size: 4\na: 1\n", Reason.KNOB_NOT_FOUND, "top level", id="commented out"),
-    pytest.param(b"batch_size: 4\na: 1\nbatch_size: 8\n", Reason.CONFIG_MALFORMED, "c.yaml:1 and c.yaml:3", id="twice"),
+    pytest.param(
+        b"batch_size: 4\na: 1\nbatch_size: 8\n",
+        Reason.CONFIG_MALFORMED,
+        "c.yaml:3: `batch_size` is set more than once",
+        id="twice",
+    ),
     pytest.param(b"batch_size: 4\n'batch_size': 4\n", Reason.CONFIG_MALFORMED, "c.yaml:2", id="twice, once quoted"),
     pytest.param(b"batch_size: [4]\n", Reason.KNOB_NOT_CHANGEABLE, "c.yaml:1: `batch_size` is a list", id="list"),
     pytest.param(b"batch_size: {{ bs }}\n", Reason.KNOB_NOT_CHANGEABLE, "expression", id="template"),
@@ -83,51 +142,57 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("data", "reason", "text"), REFUSED)
-def test_what_can_not_be_changed_safely_is_refused(data: bytes, reason: Reason, text: str) -> None:
+def test_what_can_not_be_changed_safely_is_refused(tmp_path: Path, data: bytes, reason: Reason, text: str) -> None:
     """Each such file has a reason and one line that says where and why."""
     with pytest.raises(Refused) as caught:
-        splice(data, {"batch_size": "2"}, where="c.yaml")
+        spliced(tmp_path / "c.yaml", data, "2")
 
     assert caught.value.reason is reason
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_the_span_is_in_bytes_and_the_line_counts_from_one() -> None:
-    """A span of a file with BOM, CRLF and Chinese text names the bytes inside the quotes."""
-    data = "\ufeff# 批\r\nbatch_size: '16' # 大\r\n".encode()
+def test_the_line_counts_from_one_in_a_file_with_BOM_and_CRLF() -> None:
+    """A place in a file with BOM, CRLF and Chinese text is the text inside the quotes, on the editor's line."""
+    document = parse("\ufeff# 批\r\nbatch_size: '16' # 大\r\n".encode(), "config")
 
-    span = find_scalar(data, "batch_size")
+    (entry,) = find(document, ("batch_size",))
 
-    assert data[span.start : span.end] == b"16"
-    assert (span.line, span.text, span.style) == (2, "16", "single")
-
-
-def test_several_values_of_other_lengths_are_spliced_at_once() -> None:
-    """Later spans don't move when an earlier value grows."""
-    data = b"gradient_accumulation_steps: 1\nbatch_size: 16\nx: 1\n"
-
-    new = splice(data, {"batch_size": "8", "gradient_accumulation_steps": "128"})
-
-    assert new == b"gradient_accumulation_steps: 128\nbatch_size: 8\nx: 1\n"
+    assert (document.text[entry.start : entry.end], entry.text, entry.line) == ("16", "16", 2)
 
 
-@pytest.mark.parametrize("value", ["2 # x", "2\nlr: 1", "[1]", "a: b", "*x", "&x 2", "'2'"])
+def test_several_values_of_other_lengths_are_spliced_at_once(tmp_path: Path) -> None:
+    """Later places don't move when an earlier value grows."""
+    path = tmp_path / "c.yaml"
+    path.write_bytes(b"lora_alpha: 1\nlora_rank: 16\nx: 1\n")
+    keys = {"network_dim": (("lora_rank",),), "network_alpha": (("lora_alpha",),)}
+
+    plan = plan_of(path, {"network_dim": "8", "network_alpha": "128"}, keys)
+
+    assert plan.copies[0].new_bytes == b"lora_alpha: 128\nlora_rank: 8\nx: 1\n"
+
+
+@pytest.mark.parametrize("value", ["2 # x", "2\nlr: 1", "[1]", "a: b", "*x", "&x 2", "'2'", ""])
 def test_a_value_that_would_read_as_something_else_is_refused(value: str) -> None:
     """The result is parsed again: a new value that changes the structure is never let through."""
+    document = parse(b"batch_size: 4\nlr: 1\n", "config")
+    (entry,) = find(document, ("batch_size",))
+    edit, intent = Edit(start=entry.start, end=entry.end, text=value), Intent(replaced={entry.path: value})
+
     with pytest.raises(Refused) as caught:
-        splice(b"batch_size: 4\nlr: 1\n", {"batch_size": value})
+        edited(document, [edit], intent, parse)
 
-    assert caught.value.reason in (Reason.KNOB_NOT_CHANGEABLE, Reason.CONFIG_MALFORMED)
-
-
-def test_an_empty_value_is_never_written() -> None:
-    """`batch_size:` would read as null."""
-    with pytest.raises(ValueError, match="null"):
-        splice(b"batch_size: 4\n", {"batch_size": ""})
+    assert caught.value.reason is Reason.KNOB_NOT_CHANGEABLE
 
 
 # ---- files made by hypothesis
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all examples."""
+    return tmp_path_factory.mktemp("yaml")
+
 
 WORDS = [
     "true",
@@ -185,13 +250,13 @@ def files(draw: st.DrawFn) -> tuple[bytes, bytes, int]:
 
 @settings(max_examples=300, deadline=None)
 @given(made=files(), value=st.integers(1, 99999))
-def test_whatever_the_file_only_the_span_changes(made: tuple[bytes, bytes, int], value: int) -> None:
+def test_whatever_the_file_only_the_span_changes(folder: Path, made: tuple[bytes, bytes, int], value: int) -> None:
     """In any file with one top-level key its bytes change and no others; with none or two the file is refused."""
     before, after, copies = made
     new = str(value)
 
     if copies == 1:
-        result = splice(before, {"batch_size": new})
+        result = spliced(folder / "c.yaml", before, new)
 
         assert result == after.replace(b"NEW", new.encode())
         old_data, new_data = (yaml.load(io.BytesIO(each), yaml.SafeLoader) for each in (before, result))
@@ -200,17 +265,17 @@ def test_whatever_the_file_only_the_span_changes(made: tuple[bytes, bytes, int],
         assert old_data == new_data
     else:
         with pytest.raises(Refused) as caught:
-            splice(before, {"batch_size": new})
+            spliced(folder / "c.yaml", before, new)
 
         assert caught.value.reason in (Reason.CONFIG_MALFORMED, Reason.KNOB_NOT_FOUND)
 
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)))
-def test_any_bytes_are_spliced_or_refused(data: bytes) -> None:
+def test_any_bytes_are_spliced_or_refused(folder: Path, data: bytes) -> None:
     """No file, however broken, raises anything but Refused."""
     try:
-        result = splice(b"batch_size: 4\n" + data, {"batch_size": "2"})
+        result = spliced(folder / "c.yaml", b"batch_size: 4\n" + data, "2")
     except Refused:
         return
 

@@ -1,0 +1,191 @@
+"""Wishes turned into edits of files and of the command's words, checked by reading the result again."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tunewarden.domain import tuning
+from tunewarden.domain.reason import Reason
+from tunewarden.errors import Refused
+from tunewarden.trainers import flag_splice, insertion
+from tunewarden.trainers.document import Document, Edit, Entry, Form, Intent, Keys, apply_edits, edited, fits
+from tunewarden.trainers.layer import Syntax
+from tunewarden.trainers.recipe import KnobChange
+from tunewarden.trainers.sources import Place, Source
+from tunewarden.trainers.wishes import Wish
+
+_OURS = re.compile(r".+\.tunewarden-g\d+")
+_BARE = re.compile(r"[+-]?\d+(\.\d+)?|true|false")
+_SEPARATORS: Mapping[Syntax, str] = {Syntax.TOML: " = ", Syntax.JSON: ": "}  # else: always the same
+_FIXED: Mapping[Syntax, str] = {Syntax.YAML: ": ", Syntax.SHELL: "="}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """What one wish does to its source."""
+
+    wish: Wish
+    source: Source
+    path: Keys
+    edits: tuple[Edit, ...]
+    intent: Intent
+    line: int
+
+
+def acts_for(sources: Sequence[Source], wishes: Sequence[Wish]) -> tuple[Act, ...]:
+    """The edits of all wishes. Raises Refused where a key can't be put in or taken out."""
+    return tuple(_change(wish.place, wish) if wish.place else _put_in(sources, wish) for wish in wishes)
+
+
+def after(source: Source, acts: Sequence[Act]) -> Document:
+    """The source's document after all acts on its file or command; those of other sources count as edits only."""
+    mine = [act for act in acts if act.source.document.where == source.document.where]
+    own = [act.intent for act in mine if act.source.grammar == source.grammar]
+    intent = Intent(
+        replaced={path: text for each in own for path, text in each.replaced.items()},
+        added={path: text for each in own for path, text in each.added.items()},
+        removed=frozenset(path for each in own for path in each.removed),
+    )
+    return edited(source.document, [edit for act in mine for edit in act.edits], intent, source.parse)
+
+
+def change_of(act: Act, document: Document) -> KnobChange:
+    """The act as a plan tells it; `document` is the one after it."""
+    put_in = next(
+        (entry.line for entry in document.entries if act.path in act.intent.added and entry.path == act.path), 0
+    )
+    return KnobChange(
+        knob=act.wish.knob, old=act.wish.old, new=act.wish.new_says, file=act.source.layer.file, line=put_in or act.line
+    )
+
+
+def _change(place: Place, wish: Wish) -> Act:
+    source, entry, new = place.source, place.entry, wish.new
+    taken_out = new is None or (entry.form is Form.SWITCH and new == "false")
+    if taken_out or (new is not None and _was_put_in(source, wish.knob, entry, new)):
+        return _take_out(source, entry, wish)
+    if place.items:
+        parts = str(new).split(",")
+        edits = tuple(
+            Edit(start=item.start, end=item.end, text=part) for item, part in zip(place.items, parts, strict=True)
+        )
+        replaced = {item.path: part for item, part in zip(place.items, parts, strict=True)}
+    else:
+        edits = (Edit(start=entry.start, end=entry.end, text=str(new)),)
+        replaced = {entry.path: str(new)}
+    return Act(
+        wish=wish, source=source, path=entry.path, edits=edits, intent=Intent(replaced=replaced), line=entry.line
+    )
+
+
+def _take_out(source: Source, entry: Entry, wish: Wish) -> Act:
+    edit = _edit_out(source, entry)
+    if edit is None:
+        raise Refused(
+            Reason.KNOB_NOT_CHANGEABLE,
+            f"{source.document.at(entry.line)}: `{entry.path[-1]}` stands on one line with other things; "
+            "take it out by hand",
+        )
+    inner = [each.path for each in source.document.items(entry)]
+    intent = Intent(removed=frozenset({entry.path, *inner}))
+    return Act(wish=wish, source=source, path=entry.path, edits=(edit,), intent=intent, line=entry.line)
+
+
+def _edit_out(source: Source, entry: Entry) -> Edit | None:
+    if source.grammar is not None:
+        return flag_splice.take_out(entry)
+    return insertion.take_out(source.document, entry)
+
+
+def _was_put_in(source: Source, knob: str, entry: Entry, new: str) -> bool:
+    """Whether a copy of ours returns to the trainer's default in a key that stands just as we would put it in.
+
+    Taking it out makes `/2` and then `*2` give the original's bytes; where the key was the user's, the next `/2` puts
+    the same bytes back.
+    """
+    file = source.layer.file
+    if file is None or source.layer.defaults.get(knob) != new or not _OURS.fullmatch(file.stem):
+        return False
+    edit = _edit_out(source, entry)
+    if edit is None:
+        return False
+    try:
+        bare = replace(source, document=source.parse(apply_edits(source.document, [edit]), source.document.where))
+        found = _insertion(bare, knob, entry.text)
+    except Refused:
+        return False
+    return found is not None and apply_edits(bare.document, [found[0]]) == source.document.data()
+
+
+def _put_in(sources: Sequence[Source], wish: Wish) -> Act:
+    """Put a key in: where knobs are set already, if that can be."""
+    able = [each for each in sources if wish.knob in each.layer.defaults and each.layer.keys.get(wish.knob)]
+    for source in sorted(able, key=lambda each: not any(True for _ in _knob_entries(each, wish.knob))):
+        found = _insertion(source, wish.knob, str(wish.new))
+        if found is not None:
+            edit, path = found
+            intent = Intent(added={path: str(wish.new)})
+            line = source.document.text.count(flag_splice.SEPARATOR) + 2 if source.grammar is not None else 0
+            return Act(wish=wish, source=source, path=path, edits=(edit,), intent=intent, line=line)
+    first, key = able[0], able[0].layer.keys[wish.knob][0][-1]
+    raise Refused(
+        Reason.KNOB_NOT_FOUND,
+        f"{first.document.at(1)}: nothing sets {wish.knob}, and no place for `{key}` can be told; add it to the file",
+    )
+
+
+def _insertion(source: Source, knob: str, value: str) -> tuple[Edit, Keys] | None:
+    patterns = source.layer.keys[knob]
+    if source.grammar is not None and isinstance(source.document, flag_splice.Words):
+        key = patterns[0][0]
+        return flag_splice.put_in(source.document, source.grammar, key, value), (key,)
+    syntax = source.layer.syntax
+    key, written = _written(syntax, patterns[0][-1], value)
+    for sibling in _siblings(source, knob):
+        path = (*sibling.path[:-1], patterns[0][-1])
+        if any(fits(path, pattern) for pattern in patterns) and _is_free(source.document, sibling, path):
+            separator = _SEPARATORS.get(syntax)
+            edit = insertion.put_in(
+                source.document, sibling, key, written, separator or _FIXED[syntax], mimic=separator is not None
+            )
+            return edit, path
+    return None
+
+
+def _siblings(source: Source, knob: str) -> Iterator[Entry]:
+    """The entries beside which a knob may be put: batch size first, then other knobs, then the last entries."""
+    yield from _knob_entries(source, knob)
+    yield from reversed(source.document.entries)
+
+
+def _knob_entries(source: Source, knob: str) -> Iterator[Entry]:
+    order = sorted(source.layer.keys, key=lambda each: each != tuning.BATCH)
+    for other in order:
+        if other != knob:
+            yield from (entry for path in source.layer.keys[other] for entry in _plain(source.document, path))
+
+
+def _plain(document: Document, path: Keys) -> Iterator[Entry]:
+    return (entry for entry in document.entries if fits(entry.path, path))
+
+
+def _is_free(document: Document, sibling: Entry, path: Keys) -> bool:
+    """Whether `path` can stand beside `sibling`: it is not there, nor may be merged in from elsewhere."""
+    plain = sibling.form in (Form.BARE, Form.QUOTED) and not sibling.fault
+    taken = any(entry.path == path for entry in document.entries)
+    return plain and not taken and path[:-1] not in document.merged
+
+
+def _written(syntax: Syntax, key: str, value: str) -> tuple[str, str]:
+    """Key and value as the syntax writes them."""
+    quoted = value if _BARE.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+    if syntax is Syntax.JSON:
+        return json.dumps(key, ensure_ascii=False), quoted
+    return key, quoted if syntax is Syntax.TOML else value
+
+
+def files_of(sources: Sequence[Source]) -> tuple[Path, ...]:
+    """The files, each once, in the order of their layers."""
+    return tuple(dict.fromkeys(source.layer.file for source in sources if source.layer.file is not None))
