@@ -1,5 +1,6 @@
 """A run and a real Pushgateway (Debian's 1.5.1): the job's series come, and go with it, whatever happens in between."""
 
+import json
 import os
 import signal
 import socket
@@ -17,30 +18,46 @@ from tests.acceptance.real_process import RealProcess
 
 TINY = str(Path(__file__).with_name("tiny_trainer.py"))
 SECRET = "s3cr3t-of-the-gateway"
+HASHED = "$2b$05$abcdefghijklmnopqrstuuUThce7ZCeDmQlZ0Xr4TKK6z/E.SHFqm"  # its bcrypt
 
 
 class PushgatewayProcess(RealProcess):
     """A real one, that forgets when it is stopped."""
 
     name = "pushgateway"
+    auth: tuple[str, str] | None = None
 
     def argv(self) -> list[str]:
-        return ["prometheus-pushgateway", f"--web.listen-address=127.0.0.1:{self.port}", *self.options()]
-
-    def options(self) -> list[str]:
-        return []
+        return ["prometheus-pushgateway", f"--web.listen-address=127.0.0.1:{self.port}"]
 
     def series(self) -> dict[str, dict[str, str]]:
         """The labels of each series of a job, by name."""
-        text = httpx.get(f"{self.url}/metrics", trust_env=False).text
+        text = httpx.get(f"{self.url}/metrics", trust_env=False, auth=self.auth).raise_for_status().text
         families = text_string_to_metric_families(text)
         samples = [sample for family in families for sample in family.samples]
         return {sample.name: dict(sample.labels) for sample in samples if sample.labels.get("training_job_id")}
 
-    def value(self, name: str) -> float:
-        text = httpx.get(f"{self.url}/metrics", trust_env=False).text
-        families = text_string_to_metric_families(text)
-        return next(sample.value for family in families for sample in family.samples if sample.name == name)
+
+class LockedPushgatewayProcess(PushgatewayProcess):
+    """One that asks for a password."""
+
+    ready_path = "/-/ready"
+    auth = ("u", SECRET)
+
+    def argv(self) -> list[str]:
+        web = self.folder / "web.json"
+        web.write_text(json.dumps({"basic_auth_users": {"u": HASHED}}), encoding="utf-8")  # JSON is YAML too
+        return [*super().argv(), f"--web.config.file={web}"]
+
+    def _wait_ready(self) -> bool:
+        """It answers 401 to everybody without a password."""
+        return bool(eventually(lambda: self._answers(), timeout=self.ready_within_s, what="the gateway"))
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(self.url, timeout=2, trust_env=False).status_code == 401
+        except httpx.TransportError:
+            return False
 
 
 @pytest.fixture
@@ -102,6 +119,16 @@ def test_they_go_after_the_death_of_one_of_us(run: World, gateway: PushgatewayPr
     os.kill(run.trainer().pid, signal.SIGKILL)
 
     eventually(lambda: not gateway.series(), timeout=30, what="the series' end")
+
+
+def test_the_password_of_the_address_is_given(run: World, tmp_path: Path) -> None:
+    """http://user:password@host: basic authentication, as Pushgateways have it."""
+    with LockedPushgatewayProcess(tmp_path / "locked") as locked:
+        run.start([sys.executable, TINY, "good"], pushgateway=locked.url.replace("//", f"//u:{SECRET}@"))
+        eventually(locked.series, timeout=30)
+        run.interrupt()
+
+        assert (run.exit_code(), locked.series()) == (130, {})
 
 
 @contextmanager

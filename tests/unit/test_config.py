@@ -88,6 +88,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         ("default_target: ops\n", "`default_target`: no `dingtalk` target"),
         ("webhook_user: prom\n", "give both `webhook_user` and `webhook_password_file`"),
         ("prometheus_url: localhost:9090\n", "`prometheus_url` must begin with http"),
+        ("pushgateway: localhost:9091\n", "`pushgateway` must begin with http"),
         (
             "dingtalk:\n  - name: a\n    url: https://evil.example/robot/send?access_token=SECRETX\n",
             "neither oapi.dingtalk",
@@ -212,3 +213,15 @@ def test_a_heartbeat_has_bounds(tmp_path: Path, heartbeat: str) -> None:
     """None at all would show no job; a rare one would call living jobs lost only after an hour."""
     with pytest.raises(FaultsFound, match="between 200ms and 5m"):
         load_settings({"state_dir": tmp_path, "heartbeat": heartbeat}, {})
+
+
+def test_the_password_of_a_pushgateway_is_not_shown() -> None:
+    """Neither by the settings as text, nor by the fault of an address that can't be used."""
+    good, bad = "http://u:s3cr3t@gateway:9091", "gateway:9091/s3cr3t"
+    settings = load_settings(environ={"TUNEWARDEN_PUSHGATEWAY": good})
+    with pytest.raises(FaultsFound) as failed:
+        load_settings(environ={"TUNEWARDEN_PUSHGATEWAY": bad})
+
+    assert settings.pushgateway is not None
+    assert settings.pushgateway.get_secret_value() == good
+    assert "s3cr3t" not in repr(settings) + str(failed.value)
