@@ -15,6 +15,7 @@ from .importing import watch_imports
 
 PATCHES = {  # the module that is patched: the part of ours that does it, by its function patch(module)
     "accelerate.accelerator": ".accelerate_patch",
+    "accelerate.data_loader": ".waiting",
     "transformers.trainer": ".trainer_patch",
 }
 

@@ -124,6 +124,9 @@ class AccelerateAdapter:
         finally:
             project.automatic_checkpoint_naming, project.iteration = named, iteration
 
+    def settle(self, folder):
+        """accelerate has written into the folder itself."""
+
     def can_save_alone(self):
         kind = str(getattr(self.accelerator.distributed_type, "value", self.accelerator.distributed_type))
         return kind in ("NO", "MULTI_GPU", "MULTI_CPU")

@@ -7,6 +7,7 @@ An adapter is what a framework must offer (accelerate_patch and trainer_patch ha
 - `framework`: "accelerate" or "transformers"; `can`: words for hello.json, said at the first boundary;
 - `state_name`: pattern with {step}; `states_folder()`: where the trainer writes, or None;
 - `save(folder)`: write all that the next step depends on into the folder (it is there and empty); on every rank;
+- `settle(folder)`: on rank 0, when every rank has written: put into place what was written below the folder;
 - `can_save_alone()`: whether this rank's save needs no other rank (after a crash the others are not there);
 - `facts()`: {"scheduler_epochs": [last_epoch of each scheduler], "optimizer_steps": the optimizer's count or None};
 - `mid_update()`: whether an optimizer step was begun and it and its scheduler are not through;

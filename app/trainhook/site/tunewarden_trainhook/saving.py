@@ -118,6 +118,7 @@ def _make_room(partial):
 
 def _complete(session, partial, final, saved):
     """Rank 0, when every rank has written: all on disk, then under its name."""
+    session.adapter.settle(partial)
     facts = dict(session.adapter.facts(), protocol=1, step=saved.step, micro_steps=session.counters.micro_steps)
     facts.update(world_size=session.world_size, consistent=saved.consistent, cause=saved.cause)
     with open(os.path.join(partial, FACTS), "w", encoding="utf-8") as file:

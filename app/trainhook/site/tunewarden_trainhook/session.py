@@ -78,6 +78,7 @@ class Session:
         self.crash = Crash(self)
         self.adapter = None
         self.boundary = None
+        self.progress = None  # the thread of `metrics`, on rank 0
         self.framework = None
 
     def not_ours(self):
@@ -143,6 +144,7 @@ class Session:
         if self.alive:
             self.alive = False
             self.log.fault(error)
+            self.agreement.close()  # the other ranks need not wait for this one
             self.hello(())
 
 
