@@ -218,6 +218,12 @@ def adjust(
     _part("commandline.adjusting").adjust(config_file, knobs, write, Output())
 
 
+@cli.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})
+def explain(context: typer.Context) -> None:
+    """Show how a training command would be saved, adjusted and resumed: tunewarden explain -- CMD ..."""
+    _part("commandline.explaining").explain(context.args, Path.cwd(), Output())
+
+
 @cli.command()
 def version() -> None:
     """Print the version."""

@@ -168,7 +168,9 @@ def test_the_trainer_of_a_command(tree: Path, folder: str, line: str, trainer: s
     """The trainer's name and tier; None for what is no trainer, or more than one."""
     recipe = recognise(shlex.split(line), tree / folder)
 
-    assert (recipe.trainer, recipe.tier) == (trainer, TIERS[trainer]) if recipe and trainer else recipe is trainer
+    found = (recipe.trainer, recipe.tier) if recipe is not None else None
+
+    assert found == ((trainer, TIERS[trainer]) if trainer is not None else None)
 
 
 def test_the_table_is_long_enough() -> None:
