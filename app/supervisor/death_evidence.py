@@ -112,12 +112,6 @@ def read_crash(control: Path) -> Crash | None:
     )
 
 
-def lived_s(journal: Journal, generation: int, now: float) -> float | None:
-    """How long ago this generation was seen to start; `now` is CLOCK_MONOTONIC."""
-    noted = _noted(journal, generation)
-    return None if noted is None else max(0.0, now - float(noted["at"]))
-
-
 def _noted(journal: Journal, generation: int) -> Mapping[str, Any] | None:
     """What was noted at its launch, with the moment `at`."""
     for entry in journal.notes(NOTE):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from tunewarden.domain.cause import Cause
 from tunewarden.supervisor.control import Progress
+from tunewarden.supervisor.count import Count
 from tunewarden.supervisor.death import Death, Ending, Fact
-from tunewarden.supervisor.death_evidence import lived_s, read_crash
+from tunewarden.supervisor.death_evidence import read_crash
 from tunewarden.supervisor.generation_log import GenerationLog
 from tunewarden.supervisor.run import Run
 from tunewarden.supervisor.state_size import size_of
@@ -15,8 +16,8 @@ from tunewarden.supervisor.state_size import size_of
 
 def ending_of(run: Run, status: int | None) -> Ending:
     """What is known of the newest generation, which has ended by itself."""
-    control, generation = run.control(), run.generation()
-    progress, resume = control.progress(), control.resume()
+    control, generation, counted = run.control(), run.generation(), run.counted()
+    progress = control.progress()
     log = GenerationLog(run.folder.log_file, generation.log)
     log.read()
     crash = read_crash(control.path)
@@ -24,15 +25,20 @@ def ending_of(run: Run, status: int | None) -> Ending:
         exit_status=status,
         crash=crash,
         tail=log.tail(),
-        near_end=run.total_reached(progress),
+        near_end=_all_done(counted) or run.total_reached(progress),
         steps_made=_steps_made(run, progress),
-        planned=progress.total_steps if progress else None,
+        planned=counted.total,
         phase=progress.phase if progress else None,
         loss=progress.loss if progress else None,
-        resumed=resume is not None,
-        seconds=lived_s(run.journal, generation.number, run.monotonic()),
+        resumed=counted.resume_step is not None,
+        seconds=counted.lived_s,
         outside=run.deaths.outside(run, _pids(run)),
     )
+
+
+def _all_done(counted: Count) -> bool:
+    """Whether nothing was left to train when this generation began."""
+    return counted.total is not None and counted.resume_step is not None and counted.resume_step >= counted.total
 
 
 def _steps_made(run: Run, progress: Progress | None) -> int | None:

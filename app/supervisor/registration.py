@@ -1,5 +1,6 @@
 """What the service is told of a job at each launch, by docs/reference/jobs-api.md: no argv, environment or path."""
 
+import os
 import time
 from typing import Any
 
@@ -44,6 +45,7 @@ def registration(run: Run) -> dict[str, Any]:
         "multi_node": ranks.multi_node,
         "gpus": names_of(run.host.job_gpus(gpus, pids)),
         "host_gpus": names_of(gpus) or [],
+        "host": {"cpus": len(os.sched_getaffinity(0))},
         "wall": time.time(),
     }
 

@@ -18,20 +18,20 @@ from tunewarden.domain.sample import Heartbeat
 TOKEN = "an-agents-token"
 REGISTRATION = {
     "protocol", "host_id", "boot_id", "node", "name", "generation", "run_id", "state", "enforce", "labels", "trainer",
-    "can", "ranks", "multi_node", "gpus", "host_gpus", "wall", "config_name", "model_type", "knobs", "changeable", "by",
-    "framework", "no_hook",
+    "can", "ranks", "multi_node", "gpus", "host_gpus", "wall", "config_name", "model_type", "knobs", "changeable",
+    "host", "by", "framework", "no_hook",
 }  # fmt: skip
 HEARTBEAT = {"protocol", "generation", "state", "wall", "can", "gpus_of_job", "gpus", "host", "job"}
 JOB = {
     "step", "total_steps", "phase", "loss", "step_seconds_sum", "step_seconds_count", "data_wait_seconds_sum",
     "rss_bytes", "cpu_cores", "read_bytes", "oom_lines", "log_idle_s", "step_rate", "step_rate_median", "resumed_step",
-    "last_state_step", "last_state_path", "micro_steps", "source", "step_idle_s", "step_seconds_median", "data_wait_share",
-    "torch_allocated", "torch_reserved", "torch_peak", "torch_retries", "torch_ooms", "framework",
+    "last_state_step", "last_state_path", "micro_steps", "source", "step_idle_s", "step_seconds_median",
+    "data_wait_share", "torch_allocated", "torch_reserved", "torch_peak", "torch_retries", "torch_ooms", "framework",
 }  # fmt: skip
 HOST = {"cpu_busy", "cpu_iowait", "disk_busy", "disk_read_bytes", "memory_total", "memory_available"}
 EVENT = {
     "protocol", "event_id", "generation", "kind", "cause", "exit_status", "step", "last_state_step", "waits_s",
-    "evidence",
+    "evidence", "facts",
 }  # fmt: skip
 STATES = {"running", "waiting", "ended"}
 

@@ -95,17 +95,46 @@ def test_a_death_of_out_of_memory_is_answered_by_an_order(run: World) -> None:
     ]
 
 
-def test_a_death_of_out_of_memory_at_the_first_step(run: World) -> None:
-    """Nothing is there to resume from and nothing is lost: generation 2 starts afresh with half the batch."""
+def test_a_death_of_out_of_memory_before_the_first_step(run: World) -> None:
+    """The model itself does not fit: `run` waits for nothing and ends with the job's code."""
     run.write_config(**{**OOM, "activation_mb_per_sample": 20, "leak_mb_per_step": 0})
     run.start()
-    ended(run)
+    event = ended(run)
 
-    run.issue("o-1", "replace", knobs={"batch_size": "/2"}, after_oom=True)
-    launched = run.service.until_report("o-1", "launched")["detail"]
+    assert (event["cause"], event["waits_s"]) == ("oom_at_load", 0.0)
+    assert run.exit_code() == 1
 
-    assert launched["resume_step"] is None
-    run.until_step(2, generation=2)
+
+QUIET = """
+import subprocess, sys
+sys.exit(subprocess.run(sys.argv[1:], stderr=subprocess.DEVNULL).returncode != 0)
+"""
+
+
+def test_a_kill_that_a_quiet_launcher_hides(run: World) -> None:
+    """Exit code 1 and not a word amid the training: an unknown kill, never out-of-memory, and nothing is launched."""
+    run.start([sys.executable, "-c", QUIET, sys.executable, TINY, "good"])
+    run.until_step(2)
+
+    os.kill(run.trainer().pid, signal.SIGKILL)
+    event = ended(run)
+
+    assert run.exit_code() == 1
+    assert (event["cause"], event["waits_s"]) == ("unknown", 0.0)
+    assert "perhaps it was killed" in event["evidence"]
+
+
+def test_a_restart_that_trains_nothing(run: World) -> None:
+    """Generation 2 ends with 0 before its first step: that is no success, and the previous knobs may come back."""
+    run.start([sys.executable, TINY, "idle"])
+    run.until_step(2)
+
+    run.issue("o-1", "replace", knobs={})
+    run.service.until_report("o-1", "launched")
+    event = ended(run, 2)
+
+    assert (event["cause"], event["waits_s"]) == ("finished_without_steps", 60.0)
+    assert event["facts"]["steps_made"] == 0
 
 
 def test_an_agent_that_is_killed_while_it_waits(run: World) -> None:

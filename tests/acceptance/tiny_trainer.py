@@ -3,7 +3,8 @@
 good: saves when asked, resumes. refuses: receipt with ok false. lies: a receipt for a state that isn't there.
 above: a receipt for the folder that holds its own.
 slow: writes its state for 2 s under a partial name. never: takes no request. forgets: starts at 0 in generation 2 and
-writes no resumed.json. silent: writes no hello.json. load: never gets to its first step. deaf: good, ignores TERM.
+writes no resumed.json. silent: writes no hello.json. load: never gets to its first step. idle: ends at once
+where it is to go on from a state, as a resume past the end does. deaf: good, ignores TERM.
 """
 
 import json
@@ -71,6 +72,8 @@ def main() -> None:
     if MODE != "silent":
         write("pid.0.json", pid=os.getpid(), rank=0, world_size=1, local_world_size=1)
         write("hello.json", protocol=1, can=["save", "stop", "resume"], pid=os.getpid())
+    if MODE == "idle" and first:
+        return
     while MODE == "load":
         time.sleep(0.05)
     while step < 2000:
