@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tunewarden.commandline.output import Output
 from tunewarden.errors import Refused, SettingsError
-from tunewarden.trainers.beside import write_all
 from tunewarden.trainers.adjusting import adjust_file
+from tunewarden.trainers.beside import write_all
 
 
 def adjust(config: Path, words: Sequence[str], write: bool, output: Output) -> None:

@@ -90,11 +90,11 @@ class Edit:
 
 @dataclass(frozen=True, kw_only=True)
 class Intent:
-    """What edits are meant to do: new texts by path, and the paths that come and go."""
+    """What edits are meant to do. Entries whose text changes or that go are known by their `start`."""
 
-    replaced: Mapping[Keys, str] = field(default_factory=dict)
+    replaced: Mapping[int, str] = field(default_factory=dict)
     added: Mapping[Keys, str] = field(default_factory=dict)
-    removed: frozenset[Keys] = frozenset()
+    removed: frozenset[int] = frozenset()
 
 
 def fits(path: Keys, pattern: Keys) -> bool:
@@ -122,7 +122,8 @@ def named(pattern: Keys) -> str:
 def apply_edits(document: Document, edits: Iterable[Edit]) -> bytes:
     """The bytes after the edits, which must not overlap."""
     text = document.text
-    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
+    in_order = sorted(edits, key=lambda edit: (edit.start, edit.end))
+    for edit in in_order[::-1]:  # not sorted backwards: of two that put in at one place the first stays the first
         text = text[: edit.start] + edit.text + text[edit.end :]
     return document.bom + text.encode()
 
@@ -194,9 +195,9 @@ def _refuse_alias_above(document: Document, pattern: Keys) -> None:
 
 def _reads_as_meant(before: Document, after: Document, intent: Intent) -> bool:
     wanted = [
-        _signature(entry, intent.replaced.get(entry.path))
+        _signature(entry, intent.replaced.get(entry.start))
         for entry in before.entries
-        if entry.path not in intent.removed
+        if entry.start not in intent.removed
     ]
     added = [entry for entry in after.entries if entry.path in intent.added]
     rest = [_signature(entry, None) for entry in after.entries if entry.path not in intent.added]

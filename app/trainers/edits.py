@@ -44,9 +44,9 @@ def after(source: Source, acts: Sequence[Act]) -> Document:
     mine = [act for act in acts if act.source.document.where == source.document.where]
     own = [act.intent for act in mine if act.source.grammar == source.grammar]
     intent = Intent(
-        replaced={path: text for each in own for path, text in each.replaced.items()},
+        replaced={start: text for each in own for start, text in each.replaced.items()},
         added={path: text for each in own for path, text in each.added.items()},
-        removed=frozenset(path for each in own for path in each.removed),
+        removed=frozenset(start for each in own for start in each.removed),
     )
     return edited(source.document, [edit for act in mine for edit in act.edits], intent, source.parse)
 
@@ -71,10 +71,10 @@ def _change(place: Place, wish: Wish) -> Act:
         edits = tuple(
             Edit(start=item.start, end=item.end, text=part) for item, part in zip(place.items, parts, strict=True)
         )
-        replaced = {item.path: part for item, part in zip(place.items, parts, strict=True)}
+        replaced = {item.start: part for item, part in zip(place.items, parts, strict=True)}
     else:
         edits = (Edit(start=entry.start, end=entry.end, text=str(new)),)
-        replaced = {entry.path: str(new)}
+        replaced = {entry.start: str(new)}
     return Act(
         wish=wish, source=source, path=entry.path, edits=edits, intent=Intent(replaced=replaced), line=entry.line
     )
@@ -88,8 +88,8 @@ def _take_out(source: Source, entry: Entry, wish: Wish) -> Act:
             f"{source.document.at(entry.line)}: `{entry.path[-1]}` stands on one line with other things; "
             "take it out by hand",
         )
-    inner = [each.path for each in source.document.items(entry)]
-    intent = Intent(removed=frozenset({entry.path, *inner}))
+    inner = [each.start for each in source.document.items(entry)]
+    intent = Intent(removed=frozenset({entry.start, *inner}))
     return Act(wish=wish, source=source, path=entry.path, edits=(edit,), intent=intent, line=entry.line)
 
 
@@ -163,12 +163,9 @@ def _siblings(source: Source, knob: str) -> Iterator[Entry]:
 def _knob_entries(source: Source, knob: str) -> Iterator[Entry]:
     order = sorted(source.layer.keys, key=lambda each: each != tuning.BATCH)
     for other in order:
-        if other != knob:
-            yield from (entry for path in source.layer.keys[other] for entry in _plain(source.document, path))
-
-
-def _plain(document: Document, path: Keys) -> Iterator[Entry]:
-    return (entry for entry in document.entries if fits(entry.path, path))
+        paths = source.layer.keys[other] if other != knob else ()
+        found = [entry for entry in source.document.entries if any(fits(entry.path, path) for path in paths)]
+        yield from reversed(found) if source.layer.last_wins else found
 
 
 def _is_free(document: Document, sibling: Entry, path: Keys) -> bool:

@@ -137,9 +137,7 @@ class _Reader:
             return [self._entry((name,), index, index + 1, 0)]
         items = [self._entry((name, str(each)), index + 1 + each, index + 1 + each, 0) for each in range(values)]
         head, tail = self.starts[index], items[-1].tail
-        whole = Entry(
-            path=(name,), form=Form.LIST, line=index + 1, head=head, start=items[0].start, end=tail, tail=tail, text=""
-        )
+        whole = Entry(path=(name,), form=Form.LIST, line=index + 1, head=head, start=head, end=tail, tail=tail, text="")
         return [whole, *items]
 
     def _entry(self, path: Keys, first: int, last: int, offset: int) -> Entry:

@@ -109,7 +109,9 @@ class _Scanner:
         return position
 
     def _word(self, position: int) -> int:
-        """The end of the word that begins at `position`."""
+        """The end of the word that begins at `position`, or of the value behind an equals sign."""
+        if self.text.startswith("=(", position - 1):  # an array
+            position = self._balanced(position)
         while position < len(self.text) and self.text[position] not in " \t\r\n;&|<>()":
             char = self.text[position]
             if char in _QUOTES:

@@ -191,9 +191,10 @@ def _where(sources: Sequence[Source]) -> str:
     return files[0] if files else "the command"
 
 
-def _steps_key(sources: Sequence[Source]) -> str:
+def _steps_key(sources: Sequence[Source]) -> str | None:
+    """The name of the accumulation where a layer has one."""
     paths = [path for source in sources for path in source.layer.keys.get(tuning.ACCUMULATION, ())]
-    return paths[0][-1].lstrip("-") if paths else tuning.ACCUMULATION
+    return paths[0][-1].lstrip("-") if paths else None
 
 
 def _warnings(
@@ -201,15 +202,16 @@ def _warnings(
 ) -> tuple[str, ...]:
     text = f"{where} effective batch {effective[0]} → {effective[1]}: the learning rate may no longer fit"
     if accumulation is None:
-        text += f"; the file has no {_steps_key(sources)} to make up for it"
+        key = _steps_key(sources)
+        text += (
+            f"; the file has no {key} to make up for it" if key else "; raise the accumulation in the trainer's command"
+        )
     return (text,)
 
 
 def _refused(sources: Sequence[Source], where: str, refusal: tuning.Refusal) -> Refused:
     advice = ""
     if refusal.reason is Reason.EFFECTIVE_BATCH_WOULD_CHANGE:
-        advice = (
-            f"; give the file a {_steps_key(sources)} that can make up for it, "
-            "or the policy allow_effective_batch_change"
-        )
+        key = _steps_key(sources) or "gradient accumulation"
+        advice = f"; give the file a {key} that can make up for it, or the policy allow_effective_batch_change"
     return Refused(refusal.reason, f"{where} {refusal.why}{advice}")

@@ -8,8 +8,8 @@ import pytest
 from tunewarden.domain.reason import Reason
 from tunewarden.domain.tuning import KNOBS
 from tunewarden.errors import Refused
-from tunewarden.trainers.lora_yaml import FILE_KEYS
 from tunewarden.trainers.adjusting import adjust_file
+from tunewarden.trainers.lora_yaml import FILE_KEYS
 from tunewarden.trainers.recipe import Recipe
 from tunewarden.trainers.table import recognise
 

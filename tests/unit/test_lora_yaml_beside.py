@@ -14,8 +14,8 @@ import pytest
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers import beside
-from tunewarden.trainers.beside import name_beside, write_beside
 from tunewarden.trainers.adjusting import adjust_file
+from tunewarden.trainers.beside import name_beside, write_beside
 from tunewarden.trainers.recipe import FileCopy
 
 TEXT = b"base_model: x\nbatch_size: 4  # \xe6\x89\xb9\r\ngradient_accumulation_steps: 1\n"

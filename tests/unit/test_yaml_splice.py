@@ -177,7 +177,7 @@ def test_a_value_that_would_read_as_something_else_is_refused(value: str) -> Non
     """The result is parsed again: a new value that changes the structure is never let through."""
     document = parse(b"batch_size: 4\nlr: 1\n", "config")
     (entry,) = find(document, ("batch_size",))
-    edit, intent = Edit(start=entry.start, end=entry.end, text=value), Intent(replaced={entry.path: value})
+    edit, intent = Edit(start=entry.start, end=entry.end, text=value), Intent(replaced={entry.start: value})
 
     with pytest.raises(Refused) as caught:
         edited(document, [edit], intent, parse)
