@@ -171,7 +171,8 @@ class Agent:
         self._observe_at = now + _OBSERVE_S
         self._tell_of_service(now)
         self._tell_of_journal()
-        self.run.observe()
+        if self.run.observe():
+            self._heartbeat.register_again()  # who speaks, its ranks and its knobs are known now
         self.run.deaths.look(self.run)
         endings.check_resumed(self.run)
 

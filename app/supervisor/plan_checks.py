@@ -157,10 +157,6 @@ def check_room(ex: Execution) -> None:
 
 def _check_folder(folder: Path, needed: int) -> None:
     there = next(each for each in (folder, *folder.parents) if each.exists())
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        text = f"{folder}: {free >> 20} MiB are free, a state needs {needed >> 20} MiB; free some space"
-        raise Refused(Reason.NO_DISK_SPACE, text)
     try:
         with tempfile.TemporaryFile(dir=there):  # has no name there: nothing is left
             pass
@@ -169,3 +165,7 @@ def _check_folder(folder: Path, needed: int) -> None:
             raise Refused(Reason.NO_DISK_SPACE, f"{folder}: {error.strerror}; free some space") from error
         text = f"{folder}: a state can't be written there ({error.strerror}); let the job's user write there"
         raise Refused(Reason.OUTPUT_NOT_WRITABLE, text) from error
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        text = f"{folder}: {free >> 20} MiB are free, a state needs {needed >> 20} MiB; free some space"
+        raise Refused(Reason.NO_DISK_SPACE, text)

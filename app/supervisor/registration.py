@@ -1,5 +1,6 @@
 """What the service is told of a job at each launch, by docs/reference/jobs-api.md: no argv, environment or path."""
 
+import logging
 import os
 import time
 from typing import Any
@@ -14,6 +15,8 @@ from tunewarden.supervisor.heartbeat import names_of
 from tunewarden.supervisor.run import Run
 from tunewarden.trainers.model_type import model_type
 from tunewarden.trainers.recipe import Recipe, Tier
+
+log = logging.getLogger(__name__)
 
 
 def registration(run: Run) -> dict[str, Any]:
@@ -55,6 +58,9 @@ def _knobs(run: Run, recipe: Recipe | None) -> dict[str, Any]:
     try:
         found = {name: knob.value for name, knob in recipe.read_knobs().items()} if recipe else None
     except Refused:
+        found = None
+    except Exception:  # whatever a recipe stumbles over, the job is registered
+        log.exception("the knobs can't be read")
         found = None
     writable = set(found or {}) if recipe is not None and recipe.tier is not Tier.NAMED else set()
     if EXPANDABLE in tuning.KNOBS:

@@ -13,7 +13,8 @@ def resumption_of(run: Run, argv: Sequence[str], state: SavedState | None, gener
     A command that no recipe knows is started as it is, and the hook loads the state: such a loop counts from 0 again,
     so the hook stops it at the total, where that is known.
     """
-    recipe = run.recipe(tuple(argv))
+    # The recipe of what runs now: it compares that with what is to be started.
+    recipe = run.recipe() or run.recipe(tuple(argv))
     if state is None:
         return Resumption(argv=tuple(argv), hook=recipe.hook_settings() if recipe else HookSettings())
     if recipe is not None:

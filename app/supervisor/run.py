@@ -36,6 +36,7 @@ from tunewarden.trainers.table import recognise
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "busybox", "ash", "csh", "tcsh"})
 _LAUNCH = "launch"
+_STATE = "state"
 _DYING_S = 1.0
 _EDITED = "edited after the launch"  # no hash: a config that can't be proven to be what the job read
 log = logging.getLogger(__name__)
@@ -215,7 +216,8 @@ class Run:
         """The complete state with the highest step, of all generations: what is gone on from."""
         recipe = self.recipe()
         on_disk = recipe.states() if recipe else ()
-        return newest_state(list(self.controls().values()), on_disk, self.spec.states_before, self.may_hold_state)
+        controls, before = list(self.controls().values()), self.spec.states_before
+        return newest_state(controls, on_disk, before, self.may_hold_state, self._states_seen())
 
     def states_folder(self) -> Path:
         """Where the next state will be written, as far as is known; else the job's own folder."""
@@ -260,16 +262,33 @@ class Run:
         progress, state = self.control().progress(), self.newest_state()
         return max(0, progress.step - (state.step if state else 0)) if progress else 0
 
-    def observe(self) -> None:
-        """Keep what will be needed when the trainer is gone: which trainers said hello, and how they were started."""
+    def observe(self) -> bool:
+        """Keep what will be needed when the trainer is gone: which trainers said hello, and how they were started.
+
+        Whether one has said it since the last look.
+        """
+        self._note_state()
         generation, hello = self.situation.generation, self.control().hello()
         if hello is None or hello.pid is None:
-            return
+            return False
         seen = self.trainers_seen(generation)
-        if hello.pid not in [each["pid"] for each in seen]:
-            detail = {"generation": generation, "pid": hello.pid, "through_shell": self._through_shell(hello.pid)}
-            self.journal.note("trainer", detail)
-            self.control(generation).set_room_aside()
+        if hello.pid in [each["pid"] for each in seen]:
+            return False
+        detail = {"generation": generation, "pid": hello.pid, "through_shell": self._through_shell(hello.pid)}
+        self.journal.note("trainer", detail)
+        self.control(generation).set_room_aside()
+        return True
+
+    def _note_state(self) -> None:
+        """Keep each state that was named: progress.json names only the newest, and that may prove to be half."""
+        progress = self.control().progress()
+        state = progress.last_state if progress else None
+        if state is not None and state not in self._states_seen():
+            self.journal.note(_STATE, {"step": state.step, "path": str(state.path)})
+
+    def _states_seen(self) -> list[State]:
+        noted = [entry.detail for entry in self.journal.notes(_STATE)]
+        return [State(step=each["step"], path=Path(each["path"])) for each in noted]
 
     def trainers_seen(self, generation: int) -> list[Mapping[str, Any]]:
         """The distinct trainers that said hello in a generation."""

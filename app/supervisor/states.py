@@ -53,9 +53,9 @@ def mark_of(path: Path) -> str:
     return hashlib.sha256(repr(seen).encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def named_states(controls: Iterable[ControlDirectory]) -> list[State]:
+def named_states(controls: Iterable[ControlDirectory], seen: Iterable[State] = ()) -> list[State]:
     """What these generations said of their states, and were told to go on from; not what was saved half updated."""
-    found: list[State | None] = []
+    found: list[State | None] = list(seen)
     spoilt: set[Path] = set()
     for control in controls:
         progress, receipt, crash = control.progress(), control.last_receipt(), read_crash(control)
@@ -76,13 +76,15 @@ def newest_state(
     on_disk: Iterable[SavedState],
     before: Mapping[str, str],
     may_hold: Callable[[Path], bool],
+    seen: Iterable[State] = (),
 ) -> State | None:
     """The complete state with the highest step.
 
-    `on_disk` are the trainer's own, as its recipe finds them. Of these the ones that lay there `before` the run
-    (path → mark) are another training's, and so are steps that this one has not reached.
+    `seen` were named once, by files that have been overwritten since. `on_disk` are the trainer's own, as its recipe
+    finds them. Of these the ones that lay there `before` the run (path → mark) are another training's, and so are
+    steps that this one has not reached.
     """
-    named = named_states(controls)
+    named = named_states(controls, seen)
     reached = max([state.step for state in named] + [_step_of(control) for control in controls], default=0)
     known = {state.path for state in named}
     own = [

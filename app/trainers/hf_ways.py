@@ -42,7 +42,7 @@ def resume_with(
     words_for: Callable[[Command], Sequence[str]] | None,
 ) -> Resumption:
     """Checked, then started with `words_for` the changed command, or as it is when the hook hands the state over."""
-    if not state.path.is_dir():
+    if state.path.exists() and not state.path.is_dir():
         raise Refused(Reason.CANNOT_RESUME, f"{state.path}: is no folder; give the checkpoint-N folder")
     command = known.command_in(argv)
     sd_scripts.refuse_unresumable(known, again(command) or known, state)

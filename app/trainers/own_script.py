@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tunewarden.domain import tuning
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers import hf_ways, marks, python_code, sd_scripts, states
@@ -155,13 +156,20 @@ def _trainer_states(known: Known) -> tuple[SavedState, ...]:
     return states.checkpoints(folder, states.complete_transformers) if folder else ()
 
 
-def _loop_settings(known: Known, base_step: int = 0) -> HookSettings:  # noqa: ARG001
+def _loop_settings(known: Known, base_step: int = 0) -> HookSettings:
     """The hook counts and resumes; it stops a loop that would make all planned steps again."""
-    return HookSettings(resume_by="hook", stop_at_total=base_step > 0, base_step=base_step)
+    return HookSettings(resume_by="hook", total_steps=_total(known), stop_at_total=base_step > 0, base_step=base_step)
+
+
+def _total(known: Known) -> int | None:
+    """The planned optimizer steps, where an option or a file says them."""
+    settings = [known.fact(name) for name in ("max_train_steps", "max_steps")]
+    counts = [tuning.as_count(setting.value) for setting in settings if setting is not None]
+    return next((count for count in counts if count), None)
 
 
 def _resume_loop(known: Known, argv: Sequence[str], state: SavedState, generation: int) -> Resumption:  # noqa: ARG001
-    if not state.path.is_dir():
+    if state.path.exists() and not state.path.is_dir():
         raise Refused(Reason.CANNOT_RESUME, f"{state.path}: is no folder; the hook loads a folder that it has saved")
     command = known.command_in(argv)
     sd_scripts.refuse_unresumable(known, _same(known, command) or known, state)

@@ -16,6 +16,7 @@ from tests.acceptance.stand_in_service import TOKEN, StandIn
 from tunewarden.processes.ending import end_generation
 from tunewarden.processes.identity import ProcessId, alive, identify
 from tunewarden.processes.tree import members
+from tunewarden.shipped import hook_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINER = ROOT / "docs" / "examples" / "train.py"
@@ -26,6 +27,7 @@ from tunewarden.supervisor.start import exec_keeper, prepare
 wish = json.loads(sys.argv[1])
 agent_argv = wish.pop("agent_argv")
 wish["state_dir"], wish["token_file"] = Path(wish["state_dir"]), Path(wish["token_file"])
+wish["hook"] = wish["hook"] and Path(wish["hook"])
 prepared = prepare(wish.pop("argv"), **wish)
 if agent_argv:
     agent_argv = [*agent_argv, str(prepared.folder.path)]
@@ -87,6 +89,7 @@ class World:
         env: Mapping[str, str] | None = None,
         suspendable: bool = False,
         pushgateway: str | None = None,
+        hook: bool = False,
     ) -> None:
         token_file = self.folder / "token"
         token_file.write_text(TOKEN + "\n", encoding="utf-8")
@@ -104,6 +107,7 @@ class World:
             "state_dir": str(self.folder / "state"),
             "node": "node-1",
             "pushgateway": pushgateway,
+            "hook": str(hook_dir()) if hook else None,
         }
         with (self.folder / "stdout").open("wb") as stdout, (self.folder / "stderr").open("wb") as stderr:
             self.process = subprocess.Popen(
