@@ -75,6 +75,7 @@ class AccelerateAdapter:
         self.backward_seen = False
         self.loading = self.ending = self.finished = False
         self._watched = []
+        self._loose = (None, [])
 
     def use(self, accelerator):
         """A script may make several; the one with an optimizer is the one that trains."""
@@ -93,7 +94,11 @@ class AccelerateAdapter:
         return self.accelerator._schedulers
 
     def loose_schedulers(self):
-        return schedules.loose(self.optimizers(), self.schedulers())
+        """Looked for anew only when something was made or prepared since: this is asked at every step."""
+        seen = (schedules.made(), len(self.optimizers()), len(self.schedulers()))
+        if self._loose[0] != seen:
+            self._loose = (seen, schedules.loose(self.optimizers(), self.schedulers()))
+        return self._loose[1]
 
     def ready(self):
         return bool(self.accelerator._models and self.accelerator._optimizers)

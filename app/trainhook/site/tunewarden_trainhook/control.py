@@ -10,6 +10,7 @@ class Control:
 
     def __init__(self, folder):
         self.folder = folder
+        self._stop = self.path("stop")
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -56,8 +57,8 @@ class Control:
         Renaming decides: the agent withdraws by renaming the same file, and exactly one of the two succeeds.
         """
         try:
-            os.stat(self.path("stop"))  # one stat at each step; the rest only when it is there
-            os.rename(self.path("stop"), self.path("stop.taken"))
+            os.stat(self._stop)  # one stat at each step; the rest only when it is there
+            os.rename(self._stop, self.path("stop.taken"))
         except OSError:
             return None
         request = self.read("stop.taken")

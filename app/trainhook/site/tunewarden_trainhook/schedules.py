@@ -29,6 +29,11 @@ def remember():
     kind.__init__ = __init__
 
 
+def made():
+    """How many were made so far."""
+    return len(_made)
+
+
 def loose(optimizers, prepared):
     """Those that drive one of these optimizers and are neither prepared nor a part of another one."""
     driven = {id(each) for each in optimizers} | {id(getattr(each, "optimizer", None)) for each in optimizers}
