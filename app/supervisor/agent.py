@@ -19,6 +19,7 @@ from tunewarden.supervisor import endings, phases
 from tunewarden.supervisor.client import Service
 from tunewarden.supervisor.endings import Verdict
 from tunewarden.supervisor.execution import Execution
+from tunewarden.supervisor.final_name import give_planned_name
 from tunewarden.supervisor.heartbeat import Heartbeat, Samples
 from tunewarden.supervisor.host_watch import HostWatch
 from tunewarden.supervisor.journal import Journal
@@ -242,6 +243,8 @@ class Agent:
         before = endings.told_before(self.run, situation.generation)
         verdict = before or endings.judge(self.run, self._records.values())
         event_id = endings.tell(self.run, verdict)
+        if verdict.cause is Cause.FINISHED:
+            give_planned_name(self.run)
         if not verdict.waits or situation.keeper_lost:
             return verdict
         if before is None:

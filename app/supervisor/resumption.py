@@ -10,11 +10,11 @@ from tunewarden.trainers.recipe import HookSettings, Resumption, SavedState
 def resumption_of(run: Run, argv: Sequence[str], state: SavedState | None, generation: int) -> Resumption:
     """The start of `generation` from `state`, None: from the beginning. Raises Refused(cannot_resume).
 
-    A command that no recipe knows is started as it is, and the hook loads the state: such a loop counts from 0 again,
-    so the hook stops it at the total, where that is known.
+    `argv` has the change in; the recipe is the running generation's, so that it sees what is changed. A command that
+    no recipe knows is started as it is, and the hook loads the state: such a loop counts from 0 again, so the hook
+    stops it at the total, where that is known.
     """
-    # The recipe of what runs now: it compares that with what is to be started.
-    recipe = run.recipe() or run.recipe(tuple(argv))
+    recipe = run.recipe()
     if state is None:
         return Resumption(argv=tuple(argv), hook=recipe.hook_settings() if recipe else HookSettings())
     if recipe is not None:
@@ -22,6 +22,7 @@ def resumption_of(run: Run, argv: Sequence[str], state: SavedState | None, gener
     else:
         found = Resumption(argv=tuple(argv), hook=HookSettings(resume_by="hook", base_step=state.step))
     total = run.total_steps()
-    if found.hook.resume_by != "hook" or found.hook.total_steps is not None or total is None:
+    counts_anew = found.hook.resume_by == "hook" or found.hook.stop_at_total
+    if not counts_anew or found.hook.total_steps is not None or total is None:
         return found
     return replace(found, hook=replace(found.hook, total_steps=total, stop_at_total=True))

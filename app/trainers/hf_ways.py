@@ -7,8 +7,6 @@ numbers fit, at another the training becomes longer or shorter and the learning 
 from collections.abc import Callable, Sequence
 
 from tunewarden.domain import tuning
-from tunewarden.domain.reason import Reason
-from tunewarden.errors import Refused
 from tunewarden.trainers import sd_scripts, states
 from tunewarden.trainers.command import Command
 from tunewarden.trainers.known import Known
@@ -42,8 +40,6 @@ def resume_with(
     words_for: Callable[[Command], Sequence[str]] | None,
 ) -> Resumption:
     """Checked, then started with `words_for` the changed command, or as it is when the hook hands the state over."""
-    if state.path.exists() and not state.path.is_dir():
-        raise Refused(Reason.CANNOT_RESUME, f"{state.path}: is no folder; give the checkpoint-N folder")
     command = known.command_in(argv)
     sd_scripts.refuse_unresumable(known, again(command) or known, state)
     hook = hook_settings(known, state.step)

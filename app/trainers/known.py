@@ -11,6 +11,7 @@ from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers.command import Command, find_commands
 from tunewarden.trainers.layers import Layer, hash_of, plan_layers, read_layers
+from tunewarden.trainers.overruled import overruled
 from tunewarden.trainers.recipe import ConfigPlan, Explanation, HookSettings, Knob, Resumption, SavedState, Tier
 
 
@@ -23,6 +24,7 @@ class Ways:
     states: Callable[["Known"], tuple[SavedState, ...]]
     explain: Callable[["Known"], Explanation]
     check: Callable[["Known", Mapping[str, str]], None] = lambda known, knobs: None  # noqa: ARG005
+    final: Callable[["Known"], tuple[Path, Path] | None] = lambda known: None  # noqa: ARG005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,10 +140,15 @@ class Known:
         """The trainer's own complete states on disk, newest step last."""
         return self.ways.states(self)
 
+    def final(self) -> tuple[Path, Path] | None:
+        """The last result as it is written, and as it was planned; see Recipe.final."""
+        return self.ways.final(self)
+
     def explain(self) -> Explanation:
         """How the trainer saves, is adjusted and resumed, and what in its config will go wrong."""
         try:
-            return self.ways.explain(self)
+            told = self.ways.explain(self)
+            return replace(told, warnings=(*told.warnings, *overruled(self.layers, self.command.words)))
         except Refused as refused:  # a config that can't be read
             unread = "can't be told before the config can be read"
             return Explanation(

@@ -106,9 +106,17 @@ def _resume(known: Known, argv: Sequence[str], state: SavedState, generation: in
     name = f"{planned_name(known)}-r{generation}"
     words = without(command.words, command.program + 1, "--resume", "--output_name")
     words = with_words(words, command.program + 1, f"--resume={state.path}", f"--output_name={name}")
-    folder = known.folder_of("output_dir")
-    final = (folder / f"{name}.safetensors", folder / f"{planned_name(known)}.safetensors") if folder else None
-    return Resumption(argv=tuple(command.argv_with(words)), hook=_hook_settings(known, state.step), final=final)
+    return Resumption(argv=tuple(command.argv_with(words)), hook=_hook_settings(known, state.step))
+
+
+def _final(known: Known) -> tuple[Path, Path] | None:
+    """What the trainer wrote, or the network in the last state where the hook ended it at the planned total."""
+    folder, name, planned = known.folder_of("output_dir"), known.text_of("output_name"), planned_name(known)
+    if folder is None or name in ("", planned):
+        return None
+    own, saved = folder / f"{name}.safetensors", _states(known)
+    written = saved[-1].path / "model.safetensors" if saved and not own.is_file() else own
+    return written, folder / f"{planned}.safetensors"
 
 
 def _states(known: Known) -> tuple[SavedState, ...]:
@@ -118,7 +126,7 @@ def _states(known: Known) -> tuple[SavedState, ...]:
         return ()
     name = re.escape(planned_name(known))
     rules = [
-        (re.compile(rf"{name}-tunewarden-step(\d+)"), lambda path, number: int(number)),  # noqa: ARG005
+        (re.compile(rf"{name}-tunewarden-step(\d+)(?:-tw\d+)?"), lambda path, number: int(number)),  # noqa: ARG005
         (re.compile(rf"{name}-step(\d+)-state"), lambda path, number: int(number)),  # noqa: ARG005
     ]
     return states.named_states(folder, rules, states.complete_accelerate)
@@ -138,4 +146,4 @@ def _explain(known: Known) -> Explanation:
     )
 
 
-WAYS = Ways(hook_settings=_hook_settings, resume=_resume, states=_states, explain=_explain)
+WAYS = Ways(hook_settings=_hook_settings, resume=_resume, states=_states, explain=_explain, final=_final)

@@ -99,6 +99,10 @@ class Named:
         """None are judged."""
         return ()
 
+    def final(self) -> tuple[Path, Path] | None:
+        """Nothing is started under another name."""
+        return None
+
     def explain(self) -> Explanation:
         """What is possible."""
         return Explanation(

@@ -4,6 +4,7 @@ Knobs are options that the script's text declares, flat keys of a file that it i
 which are told with the line to write and never changed. The training hook saves and resumes.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,9 @@ _LEARNS = (
 )  # fmt: skip
 
 
+_PREPARES = r"(.*_)?cache_(latents|text_encoder_outputs|pixel)\.py"  # a step before a training, that trains nothing
+
+
 def recognise_transformers(command: Command, cwd: Path) -> Known | None:
     """A script that builds transformers' Trainer, or one of trl's."""
     if marks.imports_like(command, r"(transformers|trl)(\..*)?") and marks.calls(command, *_TRAINERS):
@@ -55,16 +59,20 @@ def recognise_unsloth(command: Command, cwd: Path) -> Known | None:
 
 def recognise_accelerate(command: Command, cwd: Path) -> Known | None:
     """A loop of the user's own around accelerate's Accelerator."""
-    if marks.imports(command, "accelerate") and marks.calls(command, "Accelerator"):
+    if marks.imports(command, "accelerate") and marks.calls(command, "Accelerator") and not _prepares(command):
         return _recipe(command, cwd, "accelerate", Tier.PROVEN, LOOP_WAYS)
     return None
 
 
 def recognise_python(command: Command, cwd: Path) -> Known | None:
     """Any other Python script that imports a library for training."""
-    if marks.imports(command, *_LEARNS):
+    if marks.imports(command, *_LEARNS) and not _prepares(command):
         return _recipe(command, cwd, "python", Tier.KNOWN, LOOP_WAYS)
     return None
+
+
+def _prepares(command: Command) -> bool:
+    return re.fullmatch(_PREPARES, marks.script_name(command)) is not None
 
 
 def _recipe(command: Command, cwd: Path, trainer: str, tier: Tier, ways: Ways) -> Known:
@@ -169,10 +177,9 @@ def _total(known: Known) -> int | None:
 
 
 def _resume_loop(known: Known, argv: Sequence[str], state: SavedState, generation: int) -> Resumption:  # noqa: ARG001
-    if state.path.exists() and not state.path.is_dir():
-        raise Refused(Reason.CANNOT_RESUME, f"{state.path}: is no folder; the hook loads a folder that it has saved")
-    command = known.command_in(argv)
-    sd_scripts.refuse_unresumable(known, _same(known, command) or known, state)
+    """The hook counts optimizer steps itself, so another effective batch, where it is allowed, confuses nothing."""
+    if state.path.is_file() and known.trainer == "accelerate":
+        raise Refused(Reason.CANNOT_RESUME, f"{state.path}: is a file; the hook loads a folder that it has saved")
     return Resumption(argv=tuple(argv), hook=_loop_settings(known, state.step))
 
 

@@ -125,16 +125,10 @@ class HookSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumption:
-    """How the next generation is started so that it goes on from a state.
-
-    `final`: the file that this generation writes at its end, and the name that the user planned for it. A trainer that
-    would overwrite what an earlier generation wrote gets a new name; when it has finished, link the second to the first
-    (never over a file that is there).
-    """
+    """How the next generation is started so that it goes on from a state."""
 
     argv: tuple[str, ...]
     hook: HookSettings
-    final: tuple[Path, Path] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +198,12 @@ class Recipe(Protocol):
         """The trainer's own complete states on disk, newest step last.
 
         Half-written ones are left out. The step decides, never a file's time.
+        """
+
+    def final(self) -> tuple[Path, Path] | None:
+        """The last result as this generation writes it, and the name that the user planned; None where they are one.
+
+        A trainer that would overwrite what an earlier generation wrote is started with another name.
         """
 
     def explain(self) -> Explanation:

@@ -233,9 +233,7 @@ def resume(known: Known, argv: Sequence[str], state: SavedState, generation: int
         )
     dropped = ("--resume", "--initial_step", "--initial_epoch", "--output_name", "--skip_until_initial_step")
     words = with_words(without(command.words, command.program + 1, *dropped), command.program + 1, *flags)
-    return Resumption(
-        argv=tuple(command.argv_with(words)), hook=hook_settings(known, state.step), final=_final(known, name)
-    )
+    return Resumption(argv=tuple(command.argv_with(words)), hook=hook_settings(known, state.step))
 
 
 def refuse_unresumable(old: Known, new: Known, state: SavedState) -> None:
@@ -263,10 +261,13 @@ def _accumulations(old: Known, new: Known) -> set[str]:
     return {known.value(tuning.ACCUMULATION) or "1" for known in (old, new)}
 
 
-def _final(known: Known, name: str) -> tuple[Path, Path] | None:
-    folder = known.folder_of("output_dir")
+def final(known: Known) -> tuple[Path, Path] | None:
+    """`cat-r2.safetensors` and `cat.safetensors`, for a generation that we gave another name."""
+    folder, name, planned = known.folder_of("output_dir"), known.text_of("output_name"), planned_name(known)
     suffix = known.text_of("save_model_as") or "safetensors"
-    return (folder / f"{name}.{suffix}", folder / f"{planned_name(known)}.{suffix}") if folder else None
+    return (
+        (folder / f"{name}.{suffix}", folder / f"{planned}.{suffix}") if folder and name and name != planned else None
+    )
 
 
 def saved_states(known: Known) -> tuple[SavedState, ...]:
@@ -278,7 +279,7 @@ def saved_states(known: Known) -> tuple[SavedState, ...]:
 def named_in_folder(known: Known, folder: Path, complete: Callable[[Path], bool]) -> tuple[SavedState, ...]:
     """States by the names that the trainer and the hook give them, with cumulative steps."""
     planned, name, base = re.escape(planned_name(known)), known.text_of("output_name") or _LAST, _base(known)
-    rules = [(re.compile(rf"{planned}-tunewarden-step(\d+)"), _from_name(0))]
+    rules = [(re.compile(rf"{planned}-tunewarden-step(\d+)(?:-tw\d+)?"), _from_name(0))]
     for each, before in ((re.escape(name), base), (planned, 0)):
         rules.append((re.compile(rf"{each}-step(\d+)-state"), _from_name(before)))
         rules.append((re.compile(rf"{each}(?:-\d{{6}})?-state"), _from_train_state(before)))
@@ -320,4 +321,4 @@ def check(known: Known, knobs: Mapping[str, str]) -> None:
             sd_scripts_warnings.refuse_conflict(known, knob, conflict)
 
 
-WAYS = Ways(hook_settings=hook_settings, resume=resume, states=saved_states, explain=explain, check=check)
+WAYS = Ways(hook_settings=hook_settings, resume=resume, states=saved_states, explain=explain, check=check, final=final)

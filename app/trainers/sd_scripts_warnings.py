@@ -3,11 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from tunewarden.domain import tuning
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers.known import Known
-from tunewarden.trainers.layers import Syntax, read_layers
 from tunewarden.trainers.recipe import Knob
 
 # What is cached can't change from epoch to epoch any more: the trainer stops with an assertion.
@@ -28,7 +26,6 @@ def warnings(known: Known) -> tuple[str, ...]:
         *resuming(known),
         *_folders(known),
         *_lengths(known),
-        *_batch_without_effect(known),
         *_caches(known),
     )
 
@@ -100,21 +97,6 @@ def _lengths(known: Known) -> Iterator[str]:
     epochs, steps = known.fact("max_train_epochs"), known.fact("max_train_steps")
     if epochs is not None and steps is not None and is_on(epochs):
         yield f"{place(steps)}: max_train_steps does nothing beside max_train_epochs ({place(epochs)}); keep one"
-
-
-def _batch_without_effect(known: Known) -> Iterator[str]:
-    ruling = known.read_knobs().get(tuning.BATCH)
-    arguments = [layer for layer in known.layers if layer.syntax is Syntax.FLAGS or not _is_dataset(layer.keys)]
-    written = read_layers(arguments, known.command.words).get(tuning.BATCH)
-    if ruling is not None and written is not None and written != ruling:
-        yield (
-            f"{place(written)}: train_batch_size {written.value} does nothing: {place(ruling)} sets batch_size "
-            f"{ruling.value}, and the dataset config wins; change it there"
-        )
-
-
-def _is_dataset(keys: Mapping[str, tuple[tuple[str, ...], ...]]) -> bool:
-    return any(path[0] in ("datasets", "general") for paths in keys.values() for path in paths)
 
 
 def _caches(known: Known) -> Iterator[str]:
