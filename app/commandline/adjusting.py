@@ -25,10 +25,12 @@ def adjust(config: Path, words: Sequence[str], write: bool, output: Output) -> N
         output.diff(plan.diff)
         for warning in plan.warnings:
             output.aside(f"warning: {warning}", "yellow")
+        for name, value in plan.env.items():
+            output.aside(f"set in the job's environment: {name}={value}")
         if write:
             for path in write_all(plan.copies, 2).values():
                 output.aside(f"written: {path}")
-        else:
+        elif plan.copies:
             output.aside("nothing is written; --write puts the adjusted config beside the original")
     except Refused as error:
         raise SettingsError(f"{error} ({error.reason})") from None

@@ -10,6 +10,7 @@ from tunewarden.trainers import code_knobs
 from tunewarden.trainers.command import find_commands
 from tunewarden.trainers.config_file import read
 from tunewarden.trainers.dialects import layers_of
+from tunewarden.trainers.document import decoded
 from tunewarden.trainers.layers import plan_layers
 from tunewarden.trainers.recipe import ConfigPlan
 
@@ -27,7 +28,7 @@ def adjust_file(path: Path, knobs: Mapping[str, str]) -> ConfigPlan:
 
 
 def _code(path: Path, knobs: Mapping[str, str]) -> Refused:
-    read(path)
+    decoded(read(path), str(path))
     for knob, asked in knobs.items():
         if (fault := tuning.fault_of(knob, asked)) is not None:
             return Refused(Reason.KNOB_NOT_CHANGEABLE, f"{path}:1: {fault}")

@@ -65,6 +65,12 @@ def name_beside(config: Path, generation: int | str) -> Path:
     return config.with_name(f"{stem}.tunewarden-g{generation}{config.suffix}")
 
 
+def original_of(config: Path) -> Path | None:
+    """The file that a copy of ours was made from; None for a file that is no copy of ours."""
+    ours = _OURS.fullmatch(config.stem)
+    return config.with_name(f"{ours['stem']}{config.suffix}") if ours else None
+
+
 def _checked_mode(copy: FileCopy) -> int:
     """The original's mode bits, after making sure that it still is what was planned on."""
     config = copy.config_path

@@ -10,13 +10,13 @@ from tunewarden.domain import tuning
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers import flag_splice, insertion
-from tunewarden.trainers.document import Document, Edit, Entry, Form, Intent, Keys, apply_edits, edited, fits
+from tunewarden.trainers.beside import original_of
+from tunewarden.trainers.document import Document, Edit, Entry, Form, Intent, Keys, apply_edits, edited, find, fits
 from tunewarden.trainers.layer import Syntax
 from tunewarden.trainers.recipe import KnobChange
-from tunewarden.trainers.sources import Place, Source
+from tunewarden.trainers.sources import Place, Source, load_file
 from tunewarden.trainers.wishes import Wish
 
-_OURS = re.compile(r".+\.tunewarden-g\d+")
 _BARE = re.compile(r"[+-]?\d+(\.\d+)?|true|false")
 _SEPARATORS: Mapping[Syntax, str] = {Syntax.TOML: " = ", Syntax.JSON: ": "}  # else: always the same
 _FIXED: Mapping[Syntax, str] = {Syntax.YAML: ": ", Syntax.SHELL: "="}
@@ -100,18 +100,18 @@ def _edit_out(source: Source, entry: Entry) -> Edit | None:
 
 
 def _was_put_in(source: Source, knob: str, entry: Entry, new: str) -> bool:
-    """Whether a copy of ours returns to the trainer's default in a key that stands just as we would put it in.
+    """Whether a copy of ours returns to the trainer's default in a key that we had put in, and that is as we wrote it.
 
-    Taking it out makes `/2` and then `*2` give the original's bytes; where the key was the user's, the next `/2` puts
-    the same bytes back.
+    Taking it out makes `/2` and then `*2` give the original's bytes.
     """
-    file = source.layer.file
-    if file is None or source.layer.defaults.get(knob) != new or not _OURS.fullmatch(file.stem):
-        return False
+    original = original_of(source.layer.file) if source.layer.file is not None else None
     edit = _edit_out(source, entry)
-    if edit is None:
+    if original is None or edit is None or source.layer.defaults.get(knob) != new:
         return False
     try:
+        document = load_file(original, source.layer.syntax)
+        if any(find(document, path) for path in source.layer.keys[knob]):
+            return False
         bare = replace(source, document=source.parse(apply_edits(source.document, [edit]), source.document.where))
         found = _insertion(bare, knob, entry.text)
     except Refused:

@@ -223,7 +223,8 @@ def test_an_accumulation_that_is_read_and_absent_is_put_in(tmp_path: Path, name:
 def test_in_a_copy_of_ours_the_plain_inverse_gives_the_original(
     tmp_path: Path, name: str, before: str, after: str
 ) -> None:
-    """`*2` on the copy that `/2` wrote takes the accumulation out again."""
+    """`*2` on the copy that `/2` wrote takes the accumulation out again, since the original beside it has none."""
+    (tmp_path / name).write_bytes(before.encode())
     copy = tmp_path / name.replace(".", ".tunewarden-g2.")
     copy.write_bytes(after.encode())
 
@@ -232,10 +233,15 @@ def test_in_a_copy_of_ours_the_plain_inverse_gives_the_original(
     assert plan.copies[0].new_bytes == before.encode()
 
 
-def test_in_the_users_own_file_the_key_stays(tmp_path: Path) -> None:
-    """A user's accumulation that returns to 1 is set to 1, not taken out."""
-    path = tmp_path / "c.toml"
+@pytest.mark.parametrize(
+    ("name", "original"), [("c.toml", None), ("c.tunewarden-g2.toml", None), ("c.tunewarden-g2.toml", b"steps = 1\n")]
+)
+def test_a_key_that_the_user_had_stays(tmp_path: Path, name: str, original: bytes | None) -> None:
+    """A user's accumulation that returns to 1 is set to 1, not taken out; so is one whose original is gone."""
+    path = tmp_path / name
     path.write_bytes(b"batch = 2\nsteps = 2\n")
+    if original is not None:
+        (tmp_path / "c.toml").write_bytes(b"batch = 4\n" + original)
 
     plan = plan_of(path, {"batch_size": "*2"}, KEYS, DEFAULTS)
 

@@ -248,7 +248,7 @@ def files(draw: st.DrawFn) -> tuple[bytes, bytes, int]:
     return build(before), build(after), copies
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(made=files(), value=st.integers(1, 99999))
 def test_whatever_the_file_only_the_span_changes(folder: Path, made: tuple[bytes, bytes, int], value: int) -> None:
     """In any file with one top-level key its bytes change and no others; with none or two the file is refused."""
@@ -270,7 +270,7 @@ def test_whatever_the_file_only_the_span_changes(folder: Path, made: tuple[bytes
         assert caught.value.reason in (Reason.CONFIG_MALFORMED, Reason.KNOB_NOT_FOUND)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)))
 def test_any_bytes_are_spliced_or_refused(folder: Path, data: bytes) -> None:
     """No file, however broken, raises anything but Refused."""
