@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TRAINERS := .venv-trainers
 
-.PHONY: setup run test test-trainers check bench lock clean
+.PHONY: setup run test test-trainers prove-sd-scripts check bench lock clean
 
 setup: $(VENV)/.ready
 
@@ -29,6 +29,11 @@ $(TRAINERS)/.ready: tests/trainers/requirements.txt
 
 test-trainers: setup $(TRAINERS)/.ready
 	$(BIN)/python -m pytest tests/trainers
+
+# Runs an unmodified checkout of kohya-ss/sd-scripts that you name; what it needs: tests/prove/sd_scripts/README.md
+prove-sd-scripts: setup
+	@test -n "$(SD_SCRIPTS)" || { echo "say where it is: make prove-sd-scripts SD_SCRIPTS=DIR [SD_PYTHON=DIR/venv/bin/python]"; exit 2; }
+	$(BIN)/python -m tests.prove.sd_scripts.prove "$(SD_SCRIPTS)" $(if $(SD_PYTHON),--python "$(SD_PYTHON)") $(if $(OUT),--out "$(OUT)")
 
 check: setup
 	$(BIN)/ruff check app tests docs/examples
