@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunewarden.domain import tuning
-from tunewarden.trainers import axolotl, kohya_gui, llama_factory, lora_scripts, lora_yaml, sd_scripts
+from tunewarden.trainers import axolotl, code_knobs, kohya_gui, llama_factory, lora_scripts, lora_yaml, sd_scripts
 from tunewarden.trainers.config_file import read
 from tunewarden.trainers.document import Document, Keys, find, malformed
 from tunewarden.trainers.layer import KeyPath, Layer, Syntax
@@ -67,6 +67,10 @@ _PIPE: Mapping[str, str] = {
     tuning.ACCUMULATION: "gradient_accumulation_steps",
     "gradient_checkpointing": "activation_checkpointing",
 }
+_OPTIONS: Mapping[str, tuple[KeyPath, ...]] = {
+    knob: tuple((f"--{name}",) for name in dict.fromkeys((*names, sd_scripts.ARGUMENTS.get(knob, names[0]))))
+    for knob, names in code_knobs.NAMES.items()
+}
 _LLAMA_MARKS: tuple[KeyPath, ...] = (("per_device_train_batch_size",), ("finetuning_type",))
 # In this order: the first whose mark a file has.
 DIALECTS: tuple[Dialect, ...] = (
@@ -121,6 +125,8 @@ def layers_of(path: Path) -> tuple[str, tuple[Layer, ...]]:
         return sd_scripts.TRAINER, sd_scripts.dataset_layers(path, sd_scripts.DATASET, None)
     dialect = next(each for each in DIALECTS if each.syntax is syntax and _fits(document, each))
     layer = Layer(syntax=syntax, file=path, keys=dialect.keys, defaults=dialect.defaults, last_wins=dialect.last_wins)
+    if syntax is Syntax.SHELL:  # variables, and where the script has none the options of the trainer that it starts
+        return dialect.trainer, (layer, Layer(syntax=syntax, file=path, keys=_OPTIONS))
     return dialect.trainer, (layer,)
 
 

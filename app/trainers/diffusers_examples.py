@@ -119,6 +119,7 @@ def _explain(known: Known) -> Explanation:
         adjusts="flags of the command; batch × accumulation stays",
         resumes="--resume_from_checkpoint checkpoint-N",
         warnings=_warnings(known),
+        files=known.files(),
         defaults=known.defaults(),
     )
 

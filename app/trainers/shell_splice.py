@@ -1,4 +1,4 @@
-"""Find plain settings in a shell script: `name=value` lines. Nothing is run, and only literals count.
+"""Find plain settings in a shell script: `name=value` lines and `--name value` of commands. Only literals count.
 
 What stands under a condition, comes from an expression or belongs to one command (`A=1 python …`) is not offered.
 """
@@ -12,7 +12,9 @@ from tunewarden.trainers.document import Document, Entry, Form, decoded, line_of
 _GAP = re.compile(r"(?:[ \t\r\n;&|)]|\\\r?\n|#[^\n]*)*")
 _ASSIGNMENT = re.compile(r"(?:export[ \t]+|readonly[ \t]+)?([A-Za-z_]\w*)=")
 _PLAIN = re.compile(r"""[\w./:,+%@~-]+|"[^"$`\\\n]*"|'[^'\n]*'""")
+_OPTION = re.compile(r"(--[A-Za-z][\w.-]*)(=?)")
 _WORD = re.compile(r"[^\s;&|()<>'\"$`\\#]+|#")
+_CONTINUED = re.compile(r"\\\r?\n")
 _HERE = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
 _STATEMENT_END = re.compile(r"[ \t\r]*(?:[;\n]|#|$)")
 _OPENING = frozenset({"if", "for", "while", "until", "select", "case", "{"})
@@ -39,11 +41,16 @@ class _LostError(Exception):
 
 @dataclass(kw_only=True)
 class _Scanner:
-    """Goes through the text once, command by command. `began`: where the command at hand begins."""
+    """Goes through the text once, command by command. `began`: where the command at hand begins.
+
+    `options`: those of the commands so far; `waiting`: the place of one whose value may be the next word.
+    """
 
     text: str
     began: int = 0
     nesting: list[str] = field(default_factory=list)
+    options: list[Entry] = field(default_factory=list)
+    waiting: re.Match[str] | None = None
 
     def entries(self) -> Iterator[Entry]:
         position = self._gap(0)
@@ -58,9 +65,22 @@ class _Scanner:
             else:
                 position = self._gap(self._keyword(position))
             self.began = position
+        yield from self.options
 
-    def _entry(self, match: re.Match[str], end: int) -> Entry:
-        start = match.end()
+    def _option(self, begin: int, end: int) -> None:
+        """Note the word there when it is an option with its value, or the value of the one before."""
+        waiting, self.waiting = self.waiting, None
+        match = _OPTION.match(self.text, begin, end)
+        if match is None:
+            if waiting is not None and self.text[begin] != "-":
+                self.options.append(self._entry(waiting, end, begin))
+        elif match[2]:
+            self.options.append(self._entry(match, end))
+        elif match.end() == end:
+            self.waiting = match
+
+    def _entry(self, match: re.Match[str], end: int, start: int | None = None) -> Entry:
+        start = match.end() if start is None else start
         written = self.text[start:end]
         plain = _PLAIN.fullmatch(written) is not None
         quote = written[:1] in ("'", '"') and plain
@@ -87,6 +107,7 @@ class _Scanner:
     def _command(self, position: int) -> int:
         """The end of the command whose words go on at `position`."""
         here: list[str] = []
+        self.waiting = None
         while position < len(self.text) and self.text[position] not in "\n;&|)":
             found = _HERE.match(self.text, position)
             if found is not None and not self.text.startswith("<<<", position):
@@ -99,8 +120,11 @@ class _Scanner:
                 position = end if end >= 0 else len(self.text)
             elif self.text[position] == "(":
                 position = self._balanced(position)
+            elif found := _CONTINUED.match(self.text, position):
+                position = found.end()
             else:
-                position = self._word(position)
+                begin, position = position, self._word(position)
+                self._option(begin, position)
         for mark in here:
             closing = re.compile(rf"\n\t*{re.escape(mark)}(?=\r?\n|$)").search(self.text, position)
             if closing is None:

@@ -16,6 +16,8 @@ from tunewarden.trainers import (
     sd_scripts,
 )
 from tunewarden.trainers.command import Command, find_commands
+from tunewarden.trainers.in_script import from_script
+from tunewarden.trainers.known import Known
 from tunewarden.trainers.recipe import Recipe
 
 # The more special first: a LoRA of lora-scripts is also one of sd-scripts, and both are accelerate loops.
@@ -54,5 +56,5 @@ def recipe_of(command: Command, cwd: Path) -> Recipe | None:
     for ask in RECIPES:
         recipe = ask(command, cwd)
         if recipe is not None:
-            return recipe
+            return from_script(recipe) if isinstance(recipe, Known) else recipe
     return None

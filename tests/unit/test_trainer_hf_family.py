@@ -8,6 +8,7 @@ import pytest
 from tests.unit.trainer_case import Case, case, changed_lines, changes
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
+from tunewarden.trainers.adjusting import adjust_file
 from tunewarden.trainers.recipe import SavedState
 
 EXAMPLE = """\
@@ -118,6 +119,62 @@ def test_diffusers_and_its_inverse(diffusers: Case) -> None:
 
     assert back.argv[: len(diffusers.argv)] == diffusers.argv
     assert back.knobs()["gradient_accumulation"][0] == "1"
+
+
+RUN_SH = """\
+#!/bin/bash
+export OUTPUT="out"   # 输出
+exec accelerate launch --mixed_precision=fp16 mine.py \\
+  --train_batch_size=4 \\
+  --gradient_accumulation_steps "1" \\
+  --gradient_checkpointing \\
+  --output_dir="$OUTPUT" "$@"
+"""
+
+
+def test_options_in_a_script_and_their_inverse(tmp_path: Path) -> None:
+    """What is literal in a script is changed in a copy of it; the old value brings the bytes back."""
+    found = case(tmp_path, "bash run.sh --max_train_steps 100", {"mine.py": EXAMPLE, "run.sh": RUN_SH})
+    halved = found.changed({"batch_size": "/2"})
+
+    back = halved.recipe.plan({"batch_size": "4"}, allow_effective_batch_change=False)
+
+    assert found.knobs()["batch_size"] == ("4", "run.sh", 4)
+    assert changed_lines(found.half(), "run.sh") == [
+        "  --train_batch_size=2 \\", '  --gradient_accumulation_steps "2" \\',
+    ]  # fmt: skip
+    assert halved.argv == ("bash", "run.tunewarden-g2.sh", "--max_train_steps", "100")
+    assert back.copies[0].new_bytes == RUN_SH.encode()
+
+
+def test_a_script_that_hands_on_its_words_can_be_gone_on_with(tmp_path: Path) -> None:
+    """Behind "$@" the flags for resuming reach the trainer."""
+    found = case(tmp_path, "bash run.sh", {"mine.py": EXAMPLE, "run.sh": RUN_SH})
+    state = SavedState(step=31, path=tmp_path / "out" / "checkpoint-31")
+
+    assert found.recipe.resume(found.argv, state, generation=2).argv == (
+        "bash", "run.sh", "--resume_from_checkpoint=checkpoint-31",
+    )  # fmt: skip
+
+
+def test_a_variable_in_a_script_is_shown_and_left_alone(tmp_path: Path) -> None:
+    """`--train_batch_size=$N` has its value where the variable is set: no guess is made."""
+    text = RUN_SH.replace("size=4", "size=$N").replace("export", "N=4\nexport")
+    found = case(tmp_path, "bash run.sh", {"mine.py": EXAMPLE, "run.sh": text})
+
+    refused = refusal(found.recipe.plan, {"batch_size": "/2"}, allow_effective_batch_change=False)
+
+    assert found.knobs()["batch_size"][0] == "4"
+    assert (refused.reason, "run.sh:5" in str(refused)) == (Reason.KNOB_NOT_CHANGEABLE, True)
+
+
+def test_adjust_takes_a_script(tmp_path: Path) -> None:
+    """`tunewarden adjust run.sh`: the only file that an example of diffusers has."""
+    found = case(tmp_path, "true", {"run.sh": RUN_SH})
+
+    plan = adjust_file(found.folder / "run.sh", {"batch_size": "/2"})
+
+    assert changed_lines(plan, "run.sh")[0] == "  --train_batch_size=2 \\"
 
 
 def test_diffusers_goes_on_from_a_checkpoint_in_output_dir(diffusers: Case) -> None:
