@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import math
 import os
 import random
 import threading
@@ -15,36 +14,12 @@ from tunewarden.processes.tree import Member
 from tunewarden.sampling.gpu import GpuReading
 from tunewarden.sampling.host import HostSampler
 from tunewarden.supervisor.client import PROTOCOL, Service, UnknownJob
-from tunewarden.supervisor.control import ControlDirectory, Progress, TorchMemory
-from tunewarden.supervisor.event_progress import EventProgress
-from tunewarden.supervisor.generation_log import GenerationLog
+from tunewarden.supervisor.generation_watch import GenerationWatch
 from tunewarden.supervisor.host_watch import HostWatch, read_bytes
 from tunewarden.supervisor.service_watch import ServiceWatch
-from tunewarden.supervisor.step_rate import StepClock, StepRates
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_SAID = (
-    *("step", "total_steps", "micro_steps", "phase", "source"),
-    *("step_seconds_sum", "step_seconds_count", "data_wait_seconds_sum"),
-)
-_COUNTED = (
-    *_SAID,
-    *("loss", "step_rate", "step_rate_median", "step_idle_s", "step_seconds_median", "data_wait_share"),
-)
 log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(kw_only=True)
-class GenerationWatch:
-    """What is counted over one generation."""
-
-    generation: int
-    control: ControlDirectory
-    log: GenerationLog
-    rates: StepRates = dataclasses.field(default_factory=StepRates)
-    clock: StepClock = dataclasses.field(default_factory=StepClock)
-    events: EventProgress = dataclasses.field(default_factory=lambda: EventProgress(()))
-    cpu: tuple[float, float] | None = None  # (monotonic seconds, CPU seconds of the tree) at the last look
 
 
 class Samples:
@@ -76,76 +51,16 @@ class Samples:
     def _job(self, watch: GenerationWatch, members: tuple[Member, ...]) -> dict[str, Any]:
         watch.log.read()
         now = self._monotonic()
-        progress = _newest(watch, members, now)
+        progress = watch.newest({member.id.pid for member in members}, now)
         return {
-            **_progress(watch, progress, now, alive=self._state() == "running"),
-            **_memory(progress.memory if progress else TorchMemory()),
+            **watch.counted(progress, now, alive=self._state() == "running"),
+            **watch.besides(progress),
             "rss_bytes": sum(member.rss_bytes for member in members) if members else None,
             "cpu_cores": _cpu_cores(watch, members, now),
             "read_bytes": read_bytes(member.id.pid for member in members),
             "oom_lines": watch.log.oom_lines,
             "log_idle_s": watch.log.idle_s(time.time()),
-            **_states(watch.control, progress),
         }
-
-
-def _newest(watch: GenerationWatch, members: tuple[Member, ...], now: float) -> Progress | None:
-    """What the trainer tells; else what it shows in a bar, and in TensorBoard's events what the bar leaves out."""
-    told = watch.control.progress()
-    if told is not None:
-        return told
-    shown = watch.log.progress.progress()
-    if shown is not None and shown.loss is not None:
-        return shown
-    watch.events.read(now, {member.id.pid for member in members})
-    logged = watch.events.progress()
-    if shown is None or logged is None:
-        return shown or logged
-    return dataclasses.replace(shown, loss=logged.loss)
-
-
-def _progress(watch: GenerationWatch, progress: Progress | None, now: float, *, alive: bool) -> dict[str, Any]:
-    """The numbers that the trainer counts. While a generation is dead no step is due."""
-    if progress is None:
-        return dict.fromkeys(_COUNTED)
-    watch.rates.add(now, progress.step)
-    watch.clock.add(
-        now,
-        step=progress.step,
-        training=alive and progress.phase == "train",
-        seconds=progress.step_seconds_sum,
-        count=progress.step_seconds_count,
-        waited=progress.data_wait_seconds_sum,
-    )
-    return {
-        **{name: getattr(progress, name) for name in _SAID},
-        "loss": _json_loss(progress.loss),
-        "step_rate": watch.rates.rate(),
-        "step_rate_median": watch.rates.median(),
-        "step_idle_s": watch.clock.idle_s(),
-        "step_seconds_median": watch.clock.median_s(),
-        "data_wait_share": watch.clock.wait_share(),
-    }
-
-
-def _json_loss(loss: float | None) -> float | str | None:
-    """JSON has no NaN and no infinity; that a loss is none is what people want to know."""
-    return loss if loss is None or math.isfinite(loss) else str(loss)
-
-
-def _memory(memory: TorchMemory) -> dict[str, int | None]:
-    return {f"torch_{name}": number for name, number in dataclasses.asdict(memory).items()}
-
-
-def _states(control: ControlDirectory, progress: Progress | None) -> dict[str, Any]:
-    hello, resumed = control.hello(), control.resumed()
-    last_state = progress.last_state if progress else None
-    return {
-        "framework": hello.framework if hello else None,
-        "resumed_step": resumed.step if resumed else None,
-        "last_state_step": last_state.step if last_state else None,
-        "last_state_path": str(last_state.path) if last_state else None,
-    }
 
 
 def names_of(gpus: tuple[GpuReading, ...] | None) -> list[dict[str, Any]] | None:

@@ -18,7 +18,7 @@ from tunewarden.supervisor.death_evidence import DeathWatch
 from tunewarden.supervisor.drain import Drain
 from tunewarden.supervisor.event_progress import EventProgress
 from tunewarden.supervisor.generation_log import GenerationLog, LogStart
-from tunewarden.supervisor.heartbeat import GenerationWatch
+from tunewarden.supervisor.generation_watch import GenerationWatch
 from tunewarden.supervisor.hook_file import hook_settings
 from tunewarden.supervisor.host_watch import HostWatch, executable_name
 from tunewarden.supervisor.journal import Entry, Journal, Kind

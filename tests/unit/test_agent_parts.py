@@ -14,6 +14,8 @@ from tunewarden.sampling.reading import GpuProcess, GpuReading
 from tunewarden.supervisor.cards import confirms, holder_of, job_cards
 from tunewarden.supervisor.client import NoToken
 from tunewarden.supervisor.control import ControlDirectory, Mode, State
+from tunewarden.supervisor.generation_log import GenerationLog, LogStart
+from tunewarden.supervisor.generation_watch import GenerationWatch
 from tunewarden.supervisor.local_stop import trainer_of
 from tunewarden.supervisor.orders import parse_order
 from tunewarden.supervisor.service_watch import ServiceWatch
@@ -321,3 +323,45 @@ def test_one_look_gives_the_mean_and_more_the_median() -> None:
         looked(clock, at, 100 + at, seconds=seconds)
 
     assert (mean, clock.median_s(), clock.wait_share()) == (4.0, 1.0, 0.5)
+
+
+def watch_of(folder: Path, **progress: object) -> GenerationWatch:
+    """A generation whose trainer told this."""
+    (folder / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
+    log = GenerationLog(folder / "output.log", LogStart.now(folder / "output.log"))
+    return GenerationWatch(generation=1, control=ControlDirectory(folder), log=log)
+
+
+def test_a_heartbeat_is_json_whatever_the_loss(tmp_path: Path) -> None:
+    """NaN and infinity go as words; memory and states lie flat."""
+    said = {"step": 7, "loss": "nan", "memory": {"peak": 5}, "last_state": {"step": 3, "path": "/s"}, "source": "hook"}
+    watch = watch_of(tmp_path, phase="train", **said)
+    progress = watch.newest(set(), 0.0)
+    body = {**watch.counted(progress, 0.0, alive=True), **watch.besides(progress)}
+    read = json.loads(json.dumps(body, allow_nan=False))
+
+    assert (read["step"], read["loss"], read["source"], read["step_idle_s"]) == (7, "nan", "hook", 0)
+    assert (read["torch_peak"], read["torch_ooms"], read["last_state_path"]) == (5, None, "/s")
+
+
+def test_no_step_is_due_of_the_dead(tmp_path: Path) -> None:
+    """progress.json says train for ever after a kill."""
+    watch = watch_of(tmp_path, step=7, phase="train")
+    alive = [watch.counted(watch.newest(set(), at), at, alive=at < 2)["step_idle_s"] for at in (0.0, 1.0, 2.0)]
+
+    assert alive == [0.0, 1.0, None]
+
+
+def test_what_a_trainer_tells_wins_over_its_bar(tmp_path: Path) -> None:
+    """The bar counts where nothing is told; and nothing at all is all None."""
+    watch = watch_of(tmp_path)
+    nothing = watch.counted(watch.newest(set(), 0.0), 0.0, alive=True)
+    (tmp_path / "output.log").write_text("\rsteps:  31%|#| 31/100 [00:19<00:44, 1.57it/s, avr_loss=1.5]")
+    watch.log.read()
+    shown = watch.newest(set(), 0.0)
+    (tmp_path / "progress.json").write_text('{"step": 40}')
+    told = watch.newest(set(), 0.0)
+
+    assert shown is not None and told is not None
+    assert set(nothing.values()) == {None}
+    assert (shown.step, shown.source, told.step, told.source) == (31, "log", 40, "trainer")

@@ -177,3 +177,12 @@ def test_a_long_log_is_read_at_once() -> None:
     assert found is not None and found.step_seconds_count is not None
     assert found.step == 60_000
     assert found.step_seconds_count > 59_900
+
+
+def test_events_whose_clock_goes_on_while_their_steps_begin_again() -> None:
+    """A bar's clock begins again with it, TensorBoard's does not."""
+    counter = StepCounter()
+    for position, wall in ((1, 1002.0), (2, 1004.0), (3, 1006.0), (1, 1008.0), (2, 1010.0)):
+        counter.at(position, wall)
+
+    assert (counter.step, counter.count, counter.seconds) == (5, 4, 8.0)
