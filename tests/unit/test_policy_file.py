@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tunewarden.adapters.policy_file import load_policies, parse_policy, policy_faults
+from tunewarden.domain.ladder import Ladder
 from tunewarden.domain.order import HostCheck
 from tunewarden.domain.policy import Limits, Mode, Policy, StepKind
 from tunewarden.errors import FaultsFound
@@ -111,6 +112,21 @@ diagnose: true
     )
 
 
+def test_a_ladder_is_read_with_the_users_consent() -> None:
+    """The knobs are chosen later; what may be given up is said here."""
+    policy = one(
+        GOOD + "  - replace: {ladder: memory}\n    allow_resolution_change: true\nafter_oom: true\n",
+    )
+    (step,) = [step for step in policy.steps if step.ladder is not None]
+
+    assert (step.ladder, dict(step.knobs), step.allow_resolution_change) == (Ladder.MEMORY, {}, True)
+
+
+def test_the_phases_of_a_silent_policy_are_read() -> None:
+    """Those in which no step is due."""
+    assert one(GOOD + "silent_in: [eval, sample]\n").silent_in == ("eval", "sample")
+
+
 FAULTS = [
     ("", "p.yaml:1: p.yaml must hold a mapping"),
     ("- a", "p.yaml:1: p.yaml must hold a mapping"),
@@ -134,6 +150,10 @@ FAULTS = [
     (GOOD + "  - replace: {batch: 2}\n", "p.yaml:6: `batch`: no knob is called `batch`"),
     (GOOD + "  - replace: {batch_size: half}\n", "p.yaml:6: `batch_size`: batch_size must be a whole number"),
     (GOOD + "  - replace: {}\n", "p.yaml:6: `replace` must name at least one knob"),
+    (GOOD + "  - replace: {ladder: stairs}\n", "p.yaml:6: `ladder`: must be one of memory, loader, host_memory"),
+    (GOOD + "  - replace: {ladder: memory, batch_size: /2}\n", "p.yaml:6: `ladder` chooses the knobs itself"),
+    (GOOD + "silent_in: [lunch]\n", "p.yaml:6: `silent_in`: has no phase `lunch`"),
+    (GOOD + "  - save\nsilent_in: [eval]\n", "p.yaml:7: `silent_in` is for a policy that only notifies"),
     (GOOD + "  - run_command: rm -rf /\n", "p.yaml:6: a command is a list, for no shell reads it"),
     (GOOD + "  - run_command: []\n", "p.yaml:6: `run_command` must name a program"),
     (GOOD + "  - explode\n", "p.yaml:6: a step"),
