@@ -1,4 +1,4 @@
-"""Optimizer steps over all generations: what each has made, so that a restart that trains nothing is seen."""
+"""Optimizer steps over all generations: what each has made, and how many were planned."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -7,7 +7,6 @@ from typing import Any
 from tunewarden.supervisor.control import ControlDirectory, Progress
 
 COUNTED = "counted"  # the journal's name of these notes
-_SOON_S = 60.0  # a restart that ends so soon, with 0 and without a step, has trained nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +24,6 @@ class Count:
     resume_step: int | None
     total: int | None
     lived_s: float | None
-
-    @property
-    def trained_nothing(self) -> bool:
-        """Whether a restart ended at once without a step although steps were left: exit code 0 is no success then.
-
-        sd-scripts does so when its resume arithmetic goes past the last epoch, OneTrainer when the run was finished.
-        """
-        left = self.total is None or (self.resume_step or 0) < self.total
-        soon = self.lived_s is not None and self.lived_s < _SOON_S
-        return self.generation > 1 and self.steps_made == 0 and soon and left
 
     def to_note(self) -> dict[str, Any]:
         """As the journal keeps it."""

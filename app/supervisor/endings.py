@@ -54,9 +54,8 @@ def judge(run: Run, records: Iterable[OrderRecord]) -> Verdict:
     stillborn = death.cause in MAY_GO_BACK and generation > 1 and status is not None and run.steps_made() == 0
     # What somebody else has launched is launched again by them alone.
     waits = (death.cause in RESTARTABLE or stillborn) and run.spec.started_by is StartedBy.RUN
-    return Verdict(
-        cause=death.cause, evidence=death.evidence, exit_code=_code(status), waits=waits, facts=dict(death.facts)
-    )
+    code = _code(status, death.cause)
+    return Verdict(cause=death.cause, evidence=death.evidence, exit_code=code, waits=waits, facts=dict(death.facts))
 
 
 def _vanished(run: Run) -> Verdict:
@@ -80,8 +79,9 @@ def _stopped_by(run: Run, records: Iterable[OrderRecord], generation: int) -> Or
     return None
 
 
-def _code(status: int | None) -> int:
-    if status is None:
+def _code(status: int | None, cause: Cause) -> int:
+    """The job's own code, but never 0 for a restart that trained nothing: `run … && upload` must not go on."""
+    if status is None or (status == 0 and cause is Cause.FINISHED_WITHOUT_STEPS):
         return UNKNOWN_END
     return status if status >= 0 else 128 - status
 
@@ -124,7 +124,9 @@ def told_before(run: Run, generation: int) -> Verdict | None:
             status = entry.detail["exit_status"]
             cause = Cause(entry.detail["cause"])
             facts = entry.detail.get("facts") or {}
-            code = {Cause.USER_STOP: STOPPED_BY_PERSON, Cause.POLICY_STOP: STOPPED_BY_ORDER}.get(cause, _code(status))
+            code = {Cause.USER_STOP: STOPPED_BY_PERSON, Cause.POLICY_STOP: STOPPED_BY_ORDER}.get(
+                cause, _code(status, cause)
+            )
             waits = entry.detail["waits_s"] > 0
             return Verdict(cause=cause, evidence=entry.detail["evidence"], exit_code=code, waits=waits, facts=facts)
     return None

@@ -310,11 +310,12 @@ class Run:
 
     def total_reached(self, progress: Progress | None) -> bool | None:
         """Whether the job was at its last step. progress.json may be half a second old: a second's steps are let go."""
-        if progress is None or progress.total_steps is None:
+        total = self.total_steps()
+        if progress is None or total is None:
             return None
         seconds, count = progress.step_seconds_sum, progress.step_seconds_count
         slack = count / seconds if seconds and count else 0.0
-        return progress.total_steps - progress.step <= max(2.0, slack)
+        return total - progress.step <= max(2.0, slack)
 
 
 def config_sha256(argv: tuple[str, ...], cwd: Path) -> str | None:

@@ -1,4 +1,6 @@
-"""A trainer with the training hook in it, as the agent sees one, in 0.1 s and without torch: `--config lora.yaml`.
+"""A trainer with the training hook in it, as the agent sees one, in 0.1 s and without torch.
+
+Started with `--config lora.yaml`, or with flags alone: `--batch_size 4 --gradient_accumulation_steps 1`.
 
 It follows hook.json, resume.json and stop as the hook does, and leaves states with accelerate's files. MODE in the
 environment: good. oom_save: runs out of memory while saving, trains on. dies: OutOfMemoryError at step 12, after which
@@ -7,11 +9,16 @@ optimizer. ranks: its states were written by two ranks. sampling: no step ends a
 with 0 and makes no step. proc: says that its states lie where nobody can write.
 """
 
+import argparse
+import contextlib
 import json
 import os
 import sys
 import time
 from pathlib import Path
+
+with contextlib.suppress(ImportError):
+    import torch  # noqa: F401 - so that it is seen to be a trainer
 
 CONTROL = Path(os.environ["TUNEWARDEN_CONTROL_DIR"])
 GENERATION = int(os.environ["TUNEWARDEN_GENERATION"])
@@ -115,8 +122,8 @@ class Trainer:
             if GENERATION == 1 and self.step in (5, 10):
                 self.save(half=MODE == "half" and self.step == 10)
             self.report()
-            if GENERATION == 1 and MODE == "half" and self.step == 5:
-                time.sleep(2.5)  # checkpoints are minutes apart: the agent has seen each
+            while GENERATION == 1 and MODE == "half" and self.step == 5 and not Path("go-on").exists():
+                time.sleep(0.02)  # checkpoints are minutes apart: the agent sees each
             if GENERATION == 1 and MODE == "sampling" and self.step == 6:
                 self.report("sample")
                 time.sleep(60)
@@ -125,7 +132,17 @@ class Trainer:
             self.obey()
 
 
+def options():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config")
+    parser.add_argument("--batch_size", type=int, default=1)
+    parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+    parser.add_argument("--max_train_steps", type=int, default=200)
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
+    options()
     Path(f"env-g{GENERATION}.json").write_text(json.dumps(dict(os.environ)), encoding="utf-8")
     Path(f"argv-g{GENERATION}.json").write_text(json.dumps(sys.argv), encoding="utf-8")
     Trainer().train()

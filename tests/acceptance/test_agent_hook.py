@@ -136,6 +136,9 @@ def test_a_request_while_the_trainer_samples_is_withdrawn(run: World) -> None:
 def test_a_death_of_out_of_memory_is_resumed_from_the_newest_good_state(run: World, mode: str, step: int) -> None:
     """What was saved after the error counts when it is consistent; else the newest complete one, never half of one."""
     start(run, mode)
+    if mode == "half":
+        eventually(lambda: [line for line in run.journal() if line["phase"] == "state"], 30.0, run.log())
+        (run.folder / "go-on").touch()
     replace_dead(run)
     launched = run.service.until_report("o-1", "launched")["detail"]
 
@@ -206,3 +209,31 @@ def test_expandable_segments_are_put_into_the_environment(run: World) -> None:
     assert [(each["knob"], each["from"], each["to"]) for each in changes] == [("expandable_segments", "false", "true")]
     assert found == [own["PYTORCH_CUDA_ALLOC_CONF"], *["max_split_size_mb:128,expandable_segments:True"] * 2]
     assert list(run.folder.glob("*.tunewarden-g2.*")) == []  # the first order changed no file
+
+
+def test_a_job_of_flags_alone_is_started_with_others(run: World) -> None:
+    """Nothing is written: the next generation's words are changed, each in its own spelling."""
+    words = ["--batch_size", "4", "--gradient_accumulation_steps=1", "--max_train_steps", "200"]
+    run.start([sys.executable, "train.py", *words], hook=True)
+    run.until_step(2)
+    report = replace(run)
+    run.until_step(run.read("hook.json", 2)["base_step"] + 1, 2)
+
+    assert json.loads((run.folder / "argv-g2.json").read_text("utf-8"))[1:] == [
+        *["--batch_size", "2", "--gradient_accumulation_steps=2", "--max_train_steps", "200"]
+    ]
+    assert report["planned"]["detail"]["effective_batch"] == {"from": 4, "to": 4}
+    assert run.read("hook.json")["total_steps"] == 200
+    assert list(run.folder.rglob("*.tunewarden-*")) == []
+
+
+def test_a_restart_that_trains_nothing_is_no_success(run: World) -> None:
+    """It ends at once with 0 and without a step, although steps are left: told as such, and `run` ends with 1."""
+    run.service.wait = False
+    start(run, "idle")
+    run.until_step(4)
+    replace(run)
+    ended = run.service.until(lambda: [each for each in run.service.seen.events if each["generation"] == 2])[0]
+
+    assert (ended["cause"], ended["exit_status"]) == ("finished_without_steps", 0)
+    assert run.exit_code() == 1
