@@ -6,6 +6,7 @@
 Every fault is reported at once: by file:line, or by the variable's name. An unknown key is a fault.
 """
 
+import contextlib
 import os
 from collections.abc import Mapping
 from datetime import timedelta
@@ -172,6 +173,7 @@ def load_settings(overrides: Mapping[str, Any] | None = None, environ: Mapping[s
 
 # What `run` and the commands that ask the service need; the rest of the settings is the service's.
 _REACH = frozenset({"host", "port", "url", "state_dir", "agent_token_file", "heartbeat"})
+_NICE = frozenset({"pushgateway"})  # of `run`; it goes without where this is what is wrong
 
 
 def load_reach(environ: Mapping[str, str] | None = None) -> tuple[Settings, list[str]]:
@@ -185,16 +187,20 @@ def load_reach(environ: Mapping[str, str] | None = None) -> tuple[Settings, list
     except FaultsFound as error:
         faults = error.faults
     environ = os.environ if environ is None else environ
-    from_environment, _ = read_environment(environ, set(_REACH))
+    for names in (_REACH | _NICE, _REACH):
+        with contextlib.suppress(ValidationError):
+            return Settings.model_validate(_only(names, environ)), faults
+    raise FaultsFound(faults)
+
+
+def _only(names: frozenset[str], environ: Mapping[str, str]) -> dict[str, Any]:
+    """What file and environment say of these settings."""
+    from_environment, _ = read_environment(environ, set(names))
     folder = from_environment.get("state_dir") or _default_state_dir(environ)
     path = environ.get("TUNEWARDEN_CONFIG")
     file = read_file(Path(path) if path else Path(folder).expanduser() / "settings.yaml", must_exist=False)
-    needed = {name: value for name, value in file.values.items() if name in _REACH}
-    values = merge({"state_dir": folder, **needed}, from_environment)
-    try:
-        return Settings.model_validate(values), faults
-    except ValidationError:
-        raise FaultsFound(faults) from None
+    needed = {name: value for name, value in file.values.items() if name in names}
+    return merge({"state_dir": folder, **needed}, from_environment)
 
 
 def environment() -> dict[str, str]:

@@ -225,3 +225,15 @@ def test_the_password_of_a_pushgateway_is_not_shown() -> None:
     assert settings.pushgateway is not None
     assert settings.pushgateway.get_secret_value() == good
     assert "s3cr3t" not in repr(settings) + str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "kept"), [("http://gateway:9091", "http://gateway:9091"), ("gateway:9091", None), (None, None)]
+)
+def test_a_fault_elsewhere_takes_no_pushgateway_away(address: str | None, kept: str | None) -> None:
+    """And a fault in it takes `stop` from nobody."""
+    environ = {"TUNEWARDEN_COOLDOWN": "x", **({"TUNEWARDEN_PUSHGATEWAY": address} if address else {})}
+    settings, faults = load_reach(environ)
+
+    assert faults != []
+    assert (settings.pushgateway.get_secret_value() if settings.pushgateway else None) == kept
