@@ -13,6 +13,7 @@ from tunewarden.trainers import hf_ways, marks
 from tunewarden.trainers.command import Command, Kind
 from tunewarden.trainers.known import Known, Ways, sha_of
 from tunewarden.trainers.layers import KeyPath, Layer, Syntax
+from tunewarden.trainers.paths import is_file
 from tunewarden.trainers.recipe import Explanation, Resumption, SavedState, Tier
 from tunewarden.trainers.sd_scripts_warnings import place
 from tunewarden.trainers.words import with_words, without
@@ -67,7 +68,7 @@ def _file(command: Command) -> Path | None:
     for word in command.args:
         if word.endswith((".yml", ".yaml")) and not word.startswith("-"):
             path = command.resolve(word)
-            return path if path is not None and path.is_file() else None
+            return path if is_file(path) else None
     return None
 
 

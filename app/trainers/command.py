@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
+from tunewarden.trainers.paths import is_file
 from tunewarden.trainers.shell_text import MAX_BYTES, NotPlainError, Statement, statements
 
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?(\.exe)?")
@@ -117,7 +118,7 @@ class Command:
         if self.kind is Kind.MODULE:
             word = word.replace(".", "/") + ".py"
         path = None if self.kind is Kind.PROGRAM else self.resolve(word)
-        return path if path is not None and path.is_file() else None
+        return path if is_file(path) else None
 
     @property
     def in_loop(self) -> bool:
@@ -272,7 +273,7 @@ def _shell_source(words: Sequence[str], index: int, cwd: Path | None) -> tuple[i
         return None
     path = resolved(words[at], cwd or Path("/"))
     try:
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+        if not is_file(path) or path.stat().st_size > MAX_BYTES:
             return None
         return at, path, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -14,6 +14,7 @@ from tunewarden.trainers import marks, sd_scripts, states
 from tunewarden.trainers.code_knobs import knobs_in_code
 from tunewarden.trainers.command import Command
 from tunewarden.trainers.known import Known, Ways
+from tunewarden.trainers.paths import is_folder
 from tunewarden.trainers.recipe import Explanation, HookSettings, Resumption, SavedState, Tier
 from tunewarden.trainers.words import with_option
 
@@ -104,7 +105,7 @@ def _warnings(known: Known) -> tuple[str, ...]:
         lines.append("no --output_dir is given: the script's own default is not known here, so it can't be resumed")
     setting = known.fact("resume_from_checkpoint")
     folder = known.folder_of("output_dir")
-    if setting and folder and setting.value != "latest" and not (folder / Path(setting.value).name).is_dir():
+    if setting and folder and setting.value != "latest" and not is_folder(folder / Path(setting.value).name):
         lines.append(
             f"word {setting.line} of the command: {folder / Path(setting.value).name} is not there: a new training "
             "would begin without a word; give the name of a checkpoint in --output_dir"

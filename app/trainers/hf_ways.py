@@ -10,6 +10,7 @@ from tunewarden.domain import tuning
 from tunewarden.trainers import sd_scripts, states
 from tunewarden.trainers.command import Command
 from tunewarden.trainers.known import Known
+from tunewarden.trainers.paths import is_folder
 from tunewarden.trainers.recipe import HookSettings, Resumption, SavedState
 from tunewarden.trainers.sd_scripts_warnings import is_on, place
 
@@ -67,6 +68,6 @@ def warnings(known: Known) -> tuple[str, ...]:
     if strategy is not None and strategy.value == "no":
         lines.append(f"{place(strategy)}: save_strategy is no: only the training hook leaves checkpoints")
     setting, path = known.fact("resume_from_checkpoint"), known.folder_of("resume_from_checkpoint")
-    if setting and path and setting.value.lower() not in ("true", "false", "null", "none", "~") and not path.is_dir():
+    if setting and path and setting.value.lower() not in ("true", "false", "null", "none", "~") and not is_folder(path):
         lines.append(f"{place(setting)}: resume_from_checkpoint {path} is no folder; give the checkpoint-N folder")
     return tuple(lines)

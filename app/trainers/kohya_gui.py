@@ -12,6 +12,7 @@ from tunewarden.domain import tuning
 from tunewarden.trainers import sd_scripts
 from tunewarden.trainers.command import Command
 from tunewarden.trainers.known import Known
+from tunewarden.trainers.paths import is_file
 
 TRAINER = "kohya-gui"
 
@@ -32,7 +33,7 @@ def runs(command: Command) -> bool:
 
 def _below_gui(command: Command) -> bool:
     script = command.script
-    return script is not None and any((folder / "kohya_gui.py").is_file() for folder in script.parents[:3])
+    return script is not None and any(is_file(folder / "kohya_gui.py") for folder in script.parents[:3])
 
 
 def recognise(command: Command, cwd: Path) -> Known | None:

@@ -14,6 +14,7 @@ from tunewarden.trainers import hf_ways, marks
 from tunewarden.trainers.command import Command, Kind
 from tunewarden.trainers.known import Known, Ways, sha_of
 from tunewarden.trainers.layers import Layer, Syntax
+from tunewarden.trainers.paths import is_file
 from tunewarden.trainers.recipe import Explanation, Resumption, SavedState, Tier
 from tunewarden.trainers.words import with_option, with_words
 
@@ -76,7 +77,7 @@ def _first(command: Command) -> int:
 def _file(command: Command) -> Path | None:
     words = command.words[_first(command) :][:1]
     path = command.resolve(words[0]) if words and words[0].endswith((".yaml", ".yml", ".json")) else None
-    return path if path is not None and path.is_file() else None
+    return path if is_file(path) else None
 
 
 def _layers(

@@ -13,6 +13,7 @@ from tunewarden.trainers import sd_scripts
 from tunewarden.trainers.command import Command
 from tunewarden.trainers.known import Known, sha_of
 from tunewarden.trainers.layers import Layer, Syntax
+from tunewarden.trainers.paths import is_folder
 
 TRAINER = "lora-scripts"
 
@@ -34,7 +35,7 @@ def runs(command: Command) -> bool:
 
 def _below_mikazuki(command: Command) -> bool:
     script = command.script
-    return script is not None and any((folder / "mikazuki").is_dir() for folder in script.parents[:3])
+    return script is not None and any(is_folder(folder / "mikazuki") for folder in script.parents[:3])
 
 
 def recognise(command: Command, cwd: Path) -> Known | None:

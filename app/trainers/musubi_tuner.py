@@ -15,6 +15,7 @@ from tunewarden.errors import Refused
 from tunewarden.trainers import marks, sd_scripts, sd_scripts_warnings, states
 from tunewarden.trainers.command import Command
 from tunewarden.trainers.known import Known, Ways, sha_of
+from tunewarden.trainers.paths import is_file
 from tunewarden.trainers.recipe import Explanation, HookSettings, Resumption, SavedState, Tier
 from tunewarden.trainers.words import with_words, without
 
@@ -115,7 +116,7 @@ def _final(known: Known) -> tuple[Path, Path] | None:
     if folder is None or name in ("", planned):
         return None
     own, saved = folder / f"{name}.safetensors", _states(known)
-    written = saved[-1].path / "model.safetensors" if saved and not own.is_file() else own
+    written = saved[-1].path / "model.safetensors" if saved and not is_file(own) else own
     return written, folder / f"{planned}.safetensors"
 
 

@@ -14,6 +14,7 @@ from tunewarden.errors import Refused
 from tunewarden.trainers import marks
 from tunewarden.trainers.command import Command, Kind, option_values
 from tunewarden.trainers.layers import KeyPath, Layer, Syntax, hash_of, read_layers
+from tunewarden.trainers.paths import is_file
 from tunewarden.trainers.recipe import (
     ConfigPlan,
     Explanation,
@@ -120,7 +121,7 @@ def recognise(command: Command, cwd: Path) -> Named | None:  # noqa: ARG001
         if about.runs(command):
             word = about.config(command)
             path = command.resolve(word) if word else None
-            path = path if path is not None and path.is_file() else None
+            path = path if is_file(path) else None
             return Named(
                 about=about, command=command, config_path=path, config_sha256=hash_of((path,)) if path else None
             )

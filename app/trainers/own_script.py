@@ -17,6 +17,7 @@ from tunewarden.trainers.code_knobs import NAMES, fixed_knobs, knobs_in_code, re
 from tunewarden.trainers.command import Command, option_values
 from tunewarden.trainers.known import Known, Ways, sha_of
 from tunewarden.trainers.layers import KeyPath, Layer, Syntax
+from tunewarden.trainers.paths import is_file
 from tunewarden.trainers.recipe import Explanation, HookSettings, Resumption, SavedState, Tier
 
 _TRAINERS = ("Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "GRPOTrainer", "KTOTrainer", "ORPOTrainer",
@@ -113,7 +114,7 @@ def _file(command: Command, *, positional: bool) -> Path | None:
     if positional and len(command.args) == 1:
         words += command.args
     paths = [command.resolve(word) for word in words if Path(word).suffix.lower() in _SYNTAXES]
-    found = [path for path in paths if path is not None and path.is_file()]
+    found = [path for path in paths if path is not None and is_file(path)]
     return found[0] if len(found) == 1 and len(words) == 1 else None
 
 
@@ -178,7 +179,7 @@ def _total(known: Known) -> int | None:
 
 def _resume_loop(known: Known, argv: Sequence[str], state: SavedState, generation: int) -> Resumption:  # noqa: ARG001
     """The hook counts optimizer steps itself, so another effective batch, where it is allowed, confuses nothing."""
-    if state.path.is_file() and known.trainer == "accelerate":
+    if is_file(state.path) and known.trainer == "accelerate":
         raise Refused(Reason.CANNOT_RESUME, f"{state.path}: is a file; the hook loads a folder that it has saved")
     return Resumption(argv=tuple(argv), hook=_loop_settings(known, state.step))
 

@@ -17,6 +17,7 @@ from tunewarden.trainers import marks, sd_scripts_warnings, states
 from tunewarden.trainers.command import Command, option_values
 from tunewarden.trainers.known import Known, Ways, sha_of
 from tunewarden.trainers.layers import KeyPath, Layer, Syntax
+from tunewarden.trainers.paths import is_file
 from tunewarden.trainers.recipe import Explanation, HookSettings, Resumption, SavedState, Tier
 from tunewarden.trainers.words import with_words, without
 
@@ -111,7 +112,7 @@ def named_file(command: Command, option: str, *, default_suffix: str = "") -> Pa
     if default_suffix and not word.endswith(default_suffix):
         word += default_suffix
     path = command.resolve(word)
-    return path if path is not None and path.is_file() else None
+    return path if is_file(path) else None
 
 
 def dataset_file(command: Command, config: Path | None) -> tuple[Path | None, tuple[Path, Syntax, KeyPath] | None]:
@@ -121,7 +122,7 @@ def dataset_file(command: Command, config: Path | None) -> tuple[Path | None, tu
         return path, None
     for key, value in _flattened(config):
         found = command.resolve(value) if key[-1] == "dataset_config" and isinstance(value, str) else None
-        if found is not None and found.is_file():
+        if is_file(found):
             return found, (config, Syntax.TOML, key)
     return None, None
 
@@ -238,7 +239,7 @@ def resume(known: Known, argv: Sequence[str], state: SavedState, generation: int
 
 def refuse_unresumable(old: Known, new: Known, state: SavedState) -> None:
     """The state must be a folder, and one optimizer step must see as many samples as before."""
-    if state.path.is_file():
+    if is_file(state.path):
         raise Refused(
             Reason.CANNOT_RESUME, f"{state.path}: is a file; the trainer resumes from a state's folder: give that"
         )

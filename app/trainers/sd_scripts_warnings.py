@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers.known import Known
+from tunewarden.trainers.paths import folders_in, is_file, is_folder
 from tunewarden.trainers.recipe import Knob
 
 # What is cached can't change from epoch to epoch any more: the trainer stops with an assertion.
@@ -73,9 +74,9 @@ def resuming(known: Known) -> Iterator[str]:
     path = known.folder_of("resume")
     if setting is None or path is None or is_on(known.fact("resume_from_huggingface")):
         return
-    if path.is_file():
+    if is_file(path):
         yield f"{place(setting)}: resume names a file; give the state's folder, which holds optimizer.bin"
-    elif not path.is_dir():
+    elif not is_folder(path):
         yield f"{place(setting)}: resume names {path}, which is not there; give the state's folder"
 
 
@@ -84,9 +85,9 @@ def _folders(known: Known) -> Iterator[str]:
     path = known.folder_of("train_data_dir")
     if setting is None or path is None or known.fact("dataset_config") or known.fact("in_json"):
         return
-    if not path.is_dir():
+    if not is_folder(path):
         yield f"{place(setting)}: train_data_dir {path} is not there; correct it"
-    elif not any(re.match(r"[1-9]\d*_", each.name) and each.is_dir() for each in path.iterdir()):
+    elif not any(re.match(r"[1-9]\d*_", each.name) for each in folders_in(path)):
         yield (
             f"{place(setting)}: {path} has no folder named REPEATS_NAME, such as 10_cat: others are passed over, and "
             "nothing is trained on; put the images into one"

@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tunewarden.trainers.paths import folders_in
 from tunewarden.trainers.recipe import SavedState
 
 _MODEL_FILES = ("*.safetensors", "pytorch_model*.bin", "*.index.json", "adapter_model.bin", "pytorch_model*/*")
 _PARTIAL = (".partial", ".tmp", ".incomplete")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-_MAX_ENTRIES = 10_000  # of a folder
 
 
 def complete_accelerate(folder: Path) -> bool:
@@ -88,17 +88,13 @@ def in_order(states: Iterable[SavedState]) -> tuple[SavedState, ...]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    try:
-        entries = sorted(folder.iterdir())[:_MAX_ENTRIES]
-    except OSError:
-        return []
-    return [path for path in entries if not path.name.endswith(_PARTIAL) and path.is_dir()]
+    return [path for path in folders_in(folder) if not path.name.endswith(_PARTIAL)]
 
 
 def _filled(folder: Path, *patterns: str) -> bool:
     """Whether some file that fits holds something. A file of no bytes is one whose writing was cut off."""
-    files = [path for pattern in patterns for path in folder.glob(pattern) if path.is_file()]
     try:
+        files = [path for pattern in patterns for path in folder.glob(pattern) if path.is_file()]
         return bool(files) and all(path.stat().st_size > 0 for path in files)
     except OSError:
         return False
