@@ -214,7 +214,10 @@ def test_check_lists_what_is_good(desk: World) -> None:
     names = {row["policy"] for row in table(done.stdout)}
 
     assert done.returncode == 0
-    assert names == {"gpu-underutilised", "job-finished", "job-oom", "vram-95-stop", "vram-pressure"}
+    assert names == {
+        *("gpu-underutilised", "vram-95-stop", "vram-pressure"),
+        *("job-finished", "job-host-oom", "job-nan", "job-oom", "job-stalled"),
+    }
 
 
 def test_check_tells_every_fault_with_its_line(desk: World, tmp_path: Path) -> None:

@@ -485,6 +485,42 @@ def test_an_oom_end_is_stored_as_an_alert_and_the_run_waits(service: Service) ->
     assert (alert.annotations["step"], alert.annotations["last_state_step"]) == ("130", "100")
 
 
+@pytest.mark.parametrize(
+    ("facts", "kept"),
+    [
+        (
+            {"tried_bytes": 2147483648, "fragmented": "yes"},
+            {"fact_tried_bytes": "2147483648", "fact_fragmented": "yes"},
+        ),
+        ({"a": [1], "b": None, "c": True, "d": 2**60, "": "x", "e" * 65: "x", "f": "x" * 2000}, {"fact_f": "x" * 1024}),
+        ({f"n{number}": number for number in range(40)}, {f"fact_n{number}": str(number) for number in range(32)}),
+        ("no object", {}),
+        (None, {}),
+    ],
+)
+def test_the_facts_of_a_death_are_annotations_within_bounds(service: Service, facts: Any, kept: dict[str, str]) -> None:
+    """Numbers and short texts; an agent is trusted, not unlimited, and an event is never refused for its facts."""
+    register(service)
+    event(service, facts=facts)
+    delivery = service.store.read_now(deliveries.next_open)
+    assert delivery is not None
+    (alert,) = alerts_of(delivery.body)
+
+    assert {name: text for name, text in alert.annotations.items() if name.startswith("fact_")} == kept
+
+
+@pytest.mark.parametrize(
+    ("host", "cpus"), [({"cpus": 16}, 16), ({"cpus": "16"}, None), ({"cpus": 0}, None), ([], None), ({}, None)]
+)
+def test_the_cpus_of_a_host_are_kept(service: Service, host: Any, cpus: int | None) -> None:
+    """A registration is never refused for what only describes the host."""
+    register(service, host=host)
+    job = service.store.read_now(lambda conn: jobs.get(conn, "job-1"))
+
+    assert job is not None
+    assert job.cpus == cpus
+
+
 def test_an_event_counts_once(service: Service) -> None:
     """The same event_id again gets the same answer and no second delivery."""
     register(service)
