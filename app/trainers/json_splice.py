@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tunewarden.trainers.document import Document, Entry, Form, Keys, decoded, line_of, malformed
 
@@ -12,6 +13,7 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BARE = re.compile(r"[^ \t\r\n,\]}]+")
 
 
+@lru_cache(maxsize=8)  # a plan asks for the same bytes several times; what is given out is frozen
 def parse(data: bytes, where: str) -> Document:
     """Parse a JSON file whose top is an object. Raises Refused(config_malformed) with `where`:line."""
     bom, text = decoded(data, where)

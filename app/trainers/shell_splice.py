@@ -6,6 +6,7 @@ What stands under a condition, comes from an expression or belongs to one comman
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tunewarden.trainers.document import Document, Entry, Form, decoded, line_of, malformed
 
@@ -23,6 +24,7 @@ _BETWEEN = frozenset({"then", "do", "else", "elif", "!", "time"})
 _QUOTES = {"'": re.compile(r"'[^']*'"), '"': re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)}
 
 
+@lru_cache(maxsize=8)  # a plan asks for the same bytes several times; what is given out is frozen
 def parse(data: bytes, where: str) -> Document:
     """Parse a shell script. Raises Refused(config_malformed) with `where`:line for what can't be followed."""
     bom, text = decoded(data, where)

@@ -7,11 +7,13 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from tunewarden.errors import Refused
 from tunewarden.trainers.document import Document, Entry, Form, Keys, decoded, line_of, malformed, named
 
+_MOST_DOTS = 5000  # tomllib's time grows with the square of a dotted key's parts
 _SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _BLANK = re.compile(r"[ \t]*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -22,9 +24,12 @@ _BARE = re.compile(r"[^\n,\]}#]+")
 _PLACE = re.compile(r"\(at line (\d+), column \d+\)|\(at end of document\)")
 
 
+@lru_cache(maxsize=8)  # a plan asks for the same bytes several times; what is given out is frozen
 def parse(data: bytes, where: str) -> Document:
     """Parse a TOML file. Raises Refused(config_malformed) with `where`:line, both lines for a key set twice."""
     bom, text = decoded(data, where)
+    if text.count(".") > _MOST_DOTS:
+        raise malformed(where, 1, f"has more than {_MOST_DOTS} dots, which no config has; give the right file")
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -25,7 +25,7 @@ _PLAIN_TAGS = (None, "None", "!", "tag:yaml.org,2002:int", "tag:yaml.org,2002:st
 _QUOTES = {None: "", "": "", "'": "'", '"': '"'}
 
 
-@lru_cache(maxsize=4)  # a plan asks for the same bytes twice, and each parse takes ms; what is given out is frozen
+@lru_cache(maxsize=8)  # a plan asks for the same bytes several times; what is given out is frozen
 def parse(data: bytes, where: str) -> Document:
     """Parse a YAML file of one mapping. Raises Refused(config_malformed) with `where`:line."""
     bom, text = decoded(data, where)

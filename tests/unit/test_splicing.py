@@ -113,6 +113,7 @@ REFUSED = [
     ("c.toml", "batch_size = 4.0\n", Reason.KNOB_NOT_CHANGEABLE, "no plain value"),
     ("c.toml", "x = 1\nbatch_size = \n", Reason.CONFIG_MALFORMED, "c.toml:2: is no TOML"),
     ("c.toml", "x = 'a\n", Reason.CONFIG_MALFORMED, "is no TOML"),
+    ("c.toml", "batch_size = 4\n" + "x." * 100_000 + "y = 1\n", Reason.CONFIG_MALFORMED, "more than 5000 dots"),
     ("c.toml", "a = " + "[" * 2000, Reason.CONFIG_MALFORMED, "c.toml:1"),
     ("c.json", '{"batch_size": 4, "batch_size": 8}', Reason.CONFIG_MALFORMED, "c.json:1: `batch_size` is set more"),
     ("c.json", '{"batch_size": [4]}', Reason.KNOB_NOT_CHANGEABLE, "is a list"),
