@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tunewarden.domain.order import OrderKind
@@ -10,7 +11,9 @@ from tunewarden.errors import Refused
 from tunewarden.supervisor.execution import Execution
 from tunewarden.supervisor.phase_plan import write_copies
 from tunewarden.supervisor.plan_checks import check_target, must_save
+from tunewarden.supervisor.resumption import resumption_of
 from tunewarden.supervisor.started_by import StartedBy
+from tunewarden.trainers.recipe import SavedState
 
 _ADOPTED = "the job was adopted: it is watched for messages only, nothing of it is saved or stopped"
 _IN_A_CELL = "what runs the training goes on without it and is never signalled: interrupt the training where it runs"
@@ -32,6 +35,23 @@ def check(ex: Execution, intent: Mapping[str, Any]) -> None:
         raise Refused(Reason.STARTED_ELSEWHERE, text)
     if spec.ends_with_cell and not must_save(ex.order):
         raise Refused(Reason.STARTED_ELSEWHERE, _IN_A_CELL)
+
+
+def tell_how_to_go_on(ex: Execution) -> None:
+    """After a stop: the state, and the command that goes on from it, where the trainer has one of its own."""
+    step, path = ex.record.fact("save", "step"), ex.record.fact("save", "path")
+    if path is None:
+        return
+    text = f"saved at step {step}: {path}"
+    try:
+        state = SavedState(step=step, path=Path(path))
+        found = resumption_of(ex.run, ex.run.generation().argv, state, ex.order.generation + 1)
+    except Refused as refusal:
+        text += f"; {refusal}"
+    else:
+        if found.hook.resume_by == "trainer":
+            text += f"; to go on from there: tunewarden run -- {shlex.join(found.argv)}"
+    ex.run.say(text)
 
 
 def _by_hand(ex: Execution, intent: Mapping[str, Any]) -> str:

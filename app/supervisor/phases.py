@@ -50,6 +50,13 @@ def _plan(ex: Execution, intent: Mapping[str, Any]) -> Done:
     return phase_plan.act(ex, intent)
 
 
+def _stop(ex: Execution, intent: Mapping[str, Any]) -> Done:
+    done = phase_stop.act(ex, intent)
+    if ex.run.spec.started_by is not StartedBy.RUN:
+        phase_elsewhere.tell_how_to_go_on(ex)
+    return done
+
+
 def _ask_to_go(ex: Execution, _intent: Mapping[str, Any]) -> Done:
     """Wait for the service's word on the plan, until the order expires. Without it nothing is touched."""
     order, outbox = ex.order, ex.run.outbox
@@ -106,7 +113,7 @@ TABLE: tuple[PhaseRow, ...] = (
     PhaseRow(name="plan", applies=_always, check=_no_check, intend=phase_plan.intend, act=_plan),
     PhaseRow(name="go", applies=_always, check=_no_check, intend=_no_intent, act=_ask_to_go),
     PhaseRow(name="save", applies=_saves, check=_check_save, intend=phase_save.intend, act=phase_save.act),
-    PhaseRow(name="stop", applies=_stops, check=_check_stop, intend=phase_stop.intend, act=phase_stop.act),
+    PhaseRow(name="stop", applies=_stops, check=_check_stop, intend=phase_stop.intend, act=_stop),
     PhaseRow(
         name="launch",
         applies=lambda order: order.kind is OrderKind.REPLACE,

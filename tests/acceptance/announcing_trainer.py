@@ -16,7 +16,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--config")
 parser.add_argument("--ends-with", default="process")
 parser.add_argument("--steps", type=int, default=2000)
-WORDS = parser.parse_args()
+WORDS, _ = parser.parse_known_args()
 WATCH = Path(os.environ["TUNEWARDEN_WATCH_DIR"])
 JOB = os.urandom(6).hex()
 CONTROL = WATCH / JOB / "g1"
@@ -53,7 +53,8 @@ def obey(step: int) -> bool:
         return False
     request = json.loads((CONTROL / "stop.taken").read_text())
     state = Path(f"state-{step}").absolute()
-    state.write_text(str(step))
+    state.mkdir()
+    (state / "step").write_text(str(step))
     write(CONTROL, "receipt.json", request_id=request["request_id"], ok=True, step=step, path=str(state), seconds=0.0)
     return bool(request["mode"] == "save_and_stop")
 

@@ -12,6 +12,10 @@ from tests.acceptance.agent_world import eventually
 from tests.acceptance.watched_world import TRAINER, WatchedWorld, children, watched
 from tunewarden.processes.identity import alive
 
+# What tells that a script is one of sd-scripts', and isn't run.
+SD_SCRIPTS = "if False:\n    from library import train_util\n    train_util.read_config_from_file(1, 2)\n"
+STATE = ("optimizer.bin", "scheduler.bin", "random_states_0.pkl", "model.safetensors", "train_state.json")
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[WatchedWorld]:
@@ -55,6 +59,22 @@ def test_a_stop_ends_the_training_and_nothing_of_the_gui(world: WatchedWorld) ->
     assert eventually(lambda: world.gui()["status"] is not None) and world.gui()["status"] == 0
     assert world.event(job_id)["cause"] == "policy_stop"
     assert world.train() != job_id
+
+
+def test_a_stop_tells_how_the_training_goes_on(world: WatchedWorld) -> None:
+    """The trainer's own flags, with its state: the person starts it, for the GUI has launched it."""
+    script = f"{SD_SCRIPTS}import runpy\nrunpy.run_path({TRAINER[1]!r}, run_name='__main__')\n"
+    (world.folder / "train_network.py").write_text(script)
+    world.start_gui()
+    job_id = world.launch([sys.executable, "train_network.py", "--output_dir", "out", "--max_train_steps", "2000"])
+
+    world.service.issue("o-1", "stop", job_id=job_id)
+    saved = world.service.until_report("o-1", "saved")["detail"]
+    world.service.until_report("o-1", "stopped")
+
+    registration = world.registration(job_id)
+    assert registration is not None and registration["trainer"] == "sd-scripts"
+    eventually(lambda: f"--resume={saved['path']} --initial_step={saved['step']}" in world.said(), what=world.said())
 
 
 def test_a_stop_without_a_save_ends_only_the_announced_tree(world: WatchedWorld) -> None:
@@ -231,6 +251,21 @@ def test_not_every_process_can_be_adopted(world: WatchedWorld, pid: int) -> None
 
     assert world.exit_code() == 2
     assert f"pid {pid} can't be adopted" in world.said()
+
+
+def test_adopting_says_what_is_on_disk(world: WatchedWorld) -> None:
+    """A complete state that the training has made since its start is what a stop would go back to; a half one isn't."""
+    (world.folder / "train_network.py").write_text(f"{SD_SCRIPTS}import time\ntime.sleep(300)\n")
+    process = world.beside([sys.executable, "train_network.py", "--output_dir", "out"])
+    for name, files in (("last-000002-state", STATE), ("last-000004-state", STATE[:2])):
+        (world.folder / "out" / name).mkdir(parents=True)
+        for file in files:
+            (world.folder / "out" / name / file).write_text('{"current_epoch": 2, "current_step": 20}')
+    world.start("adopt", str(process.pid))
+
+    said = eventually(lambda: (world.folder / "stdout").read_text(), what=world.said())
+    assert "would lose what it did in the last" in said
+    assert said.rstrip().endswith("last-000002-state.")
 
 
 def test_an_adopted_run_is_watched_and_left_alone(world: WatchedWorld) -> None:
