@@ -26,7 +26,7 @@ _LAUNCHER_MODULES = frozenset({
     "torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.runner",
 })  # fmt: skip
 # Programs that are trainers by themselves; what their words mean is their recipe's.
-_PROGRAMS = frozenset({"llamafactory-cli", "lmf", "axolotl", "tune", "unsloth", "lightning", "fabric"})
+_PROGRAMS = frozenset({"llamafactory-cli", "lmf", "axolotl", "tune", "unsloth", "lightning", "fabric", "trl"})
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
 _WITH_A_VALUE = frozenset({"-X", "-W"})  # of the interpreter
 _FOLDER_OPTIONS = frozenset({"-C", "--chdir", "--cwd", "--directory"})

@@ -5,6 +5,7 @@ What differs is a table of places (`Layer`) and four functions (`Ways`), in the 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from tunewarden.domain.reason import Reason
@@ -58,10 +59,15 @@ class Known:
 
     def fact(self, name: str) -> Knob | None:
         """A setting that is no knob, such as output_dir; None also where its file can't be read."""
+        return self._facts.get(name)
+
+    @cached_property
+    def _facts(self) -> dict[str, Knob]:
+        """Read once: one recipe is asked for many, and a file is parsed in milliseconds."""
         try:
-            return read_layers(self.facts, self.command.words).get(name)
+            return read_layers(self.facts, self.command.words)
         except Refused:
-            return None
+            return {}
 
     def text_of(self, name: str) -> str:
         """The value of a setting that is no knob; empty where nothing sets it."""

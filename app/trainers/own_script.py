@@ -14,7 +14,7 @@ from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers import hf_ways, marks, python_code, sd_scripts, states
 from tunewarden.trainers.code_knobs import NAMES, fixed_knobs, knobs_in_code, refuse_fixed, usual_flags
-from tunewarden.trainers.command import Command, option_values
+from tunewarden.trainers.command import Command, Kind, option_values
 from tunewarden.trainers.known import Known, Ways, sha_of
 from tunewarden.trainers.layers import KeyPath, Layer, Syntax
 from tunewarden.trainers.paths import is_file
@@ -22,6 +22,7 @@ from tunewarden.trainers.recipe import Explanation, HookSettings, Resumption, Sa
 
 _TRAINERS = ("Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "GRPOTrainer", "KTOTrainer", "ORPOTrainer",
              "RewardTrainer")  # fmt: skip
+_TRL = ("sft", "dpo", "grpo", "kto", "orpo", "reward", "rloo")  # what `trl` is told to do
 _PARSERS = ("HfArgumentParser", "TrlParser")
 _HF_DEFAULTS: Mapping[str, str] = {
     "batch_size": "8", "gradient_accumulation": "1", "data_workers": "0", "persistent_workers": "false",
@@ -45,7 +46,9 @@ _PREPARES = r"(.*_)?cache_(latents|text_encoder_outputs|pixel)\.py"  # a step be
 
 
 def recognise_transformers(command: Command, cwd: Path) -> Known | None:
-    """A script that builds transformers' Trainer, or one of trl's."""
+    """A script that builds transformers' Trainer, or one of trl's; `trl sft` and its like."""
+    if command.kind is Kind.PROGRAM and command.name == "trl" and command.args[:1] and command.args[0] in _TRL:
+        return _recipe(command, cwd, "transformers", Tier.PROVEN, TRAINER_WAYS)
     if marks.imports_like(command, r"(transformers|trl)(\..*)?") and marks.calls(command, *_TRAINERS):
         return _recipe(command, cwd, "transformers", Tier.PROVEN, TRAINER_WAYS)
     return None
@@ -78,7 +81,7 @@ def _prepares(command: Command) -> bool:
 
 def _recipe(command: Command, cwd: Path, trainer: str, tier: Tier, ways: Ways) -> Known:
     code = knobs_in_code(command.text)
-    parsed = marks.calls(command, *_PARSERS)
+    parsed = command.kind is Kind.PROGRAM or marks.calls(command, *_PARSERS)
     flags = _hf_flags() if parsed else dict(code.flags) if command.text else usual_flags()
     defaults = _HF_DEFAULTS if parsed else {knob: code.defaults[knob] for knob in code.defaults if knob in flags}
     file = _file(command, positional=parsed)

@@ -131,6 +131,8 @@ COMMANDS = [
     ("own", "python sft.py", "transformers"),
     ("own", "accelerate launch --num_processes 2 run_clm.py --output_dir o", "transformers"),
     ("own", "torchrun run_clm.py args.json", "transformers"),
+    ("", "trl sft --config a.yaml", "transformers"),
+    ("", "trl env", None),
     ("own", "accelerate launch loop.py --batch_size 4", "accelerate"),
     ("own", "python -m loop", "accelerate"),
     ("own", "python train_network.py", "accelerate"),
