@@ -14,7 +14,9 @@ from tunewarden.trainers.paths import is_file
 from tunewarden.trainers.shell_text import MAX_BYTES, NotPlainError, Statement, statements
 
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?(\.exe)?")
-_ENVIRONMENTS = frozenset({"uv", "poetry", "pdm", "pipenv", "conda", "mamba", "micromamba", "pixi", "hatch", "rye"})
+_ENVIRONMENTS = frozenset({
+    "uv", "uvx", "pipx", "poetry", "pdm", "pipenv", "conda", "mamba", "micromamba", "pixi", "hatch", "rye",
+})  # fmt: skip
 _DISTRIBUTORS = frozenset({"accelerate", "torchrun", "deepspeed", "accelerate-launch"})
 _PREFIXES = frozenset({
     "env", "nice", "ionice", "nohup", "stdbuf", "taskset", "numactl", "time", "unbuffer", "setsid", "chrt", "timeout",
@@ -183,11 +185,12 @@ def _place(words: Sequence[str]) -> tuple[int, Kind | None] | None:
             continue
         if word.endswith(".py"):
             return (index, Kind.SCRIPT) if _runs_script(words[:index]) else None
-        if word in ("-m", "--module") and distributed and words[index + 1 : index + 2]:
+        runs_modules = distributed or "uv" in words[:index]
+        if word in ("-m", "--module") and runs_modules and words[index + 1 : index + 2]:
             if words[index + 1] in _LAUNCHER_MODULES:
                 continue
             return index + 1, Kind.MODULE
-        if name in _PROGRAMS and not distributed:
+        if name in _PROGRAMS and (not distributed or _behind_python(words[:index])):
             return index, Kind.PROGRAM
         if (name in _SHELLS or name.endswith(".sh")) and not distributed:
             return index, None
@@ -207,12 +210,20 @@ def _runs_script(before: Sequence[str]) -> bool:
     return not pythons or _only_options(before[pythons[-1] + 1 :])
 
 
+def _behind_python(before: Sequence[str]) -> bool:
+    """Whether only options stand between here and an interpreter: so /proc shows an installed command."""
+    pythons = [i for i, word in enumerate(before) if _PYTHON.fullmatch(PurePath(word).name)]
+    return bool(pythons) and "-m" not in before and _only_options(before[pythons[-1] + 1 :])
+
+
 def _only_options(words: Sequence[str]) -> bool:
     position = 0
     while position < len(words):
         word = words[position]
         if word == "-m":
             return position + 1 < len(words) and words[position + 1] in _LAUNCHER_MODULES
+        if PurePath(word).name in _DISTRIBUTORS:  # `python /venv/bin/accelerate launch …`, as /proc shows it
+            return True
         if not word.startswith("-") or word.startswith("-c"):
             return False
         position += 2 if word in _WITH_A_VALUE else 1
