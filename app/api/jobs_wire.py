@@ -40,6 +40,10 @@ def _word(value: Any) -> str:
     return value[:64] if isinstance(value, str) else ""
 
 
+def _sentence(value: Any) -> str:
+    return value[:_LONGEST_NAME] if isinstance(value, str) else ""
+
+
 def _words(value: Any) -> list[str]:
     found = value[:_MOST_KNOBS] if isinstance(value, list) else []
     return [word for word in found if isinstance(word, str) and 0 < len(word) <= 64]
@@ -114,6 +118,7 @@ class Registration(_Message):
     model_type: Annotated[str, BeforeValidator(_word)] = ""
     knobs: Annotated[dict[str, str] | None, BeforeValidator(_knobs)] = None
     changeable: Annotated[list[str], BeforeValidator(_words)] = Field(default_factory=list)
+    no_hook: Annotated[str, BeforeValidator(_sentence)] = ""
     host: Annotated[dict[str, Any], Field(default_factory=dict), BeforeValidator(_object)]
     can: Annotated[list[Short], Field(max_length=16, default_factory=list)]
     ranks: Annotated[int, Field(ge=1, le=100_000)] = 1
@@ -139,6 +144,7 @@ class Registration(_Message):
             knobs=self.knobs,
             changeable=frozenset(self.changeable),
             cpus=_cpus(self.host.get("cpus")),
+            no_hook=self.no_hook,
             labels=self.labels,
             gpus=None if self.gpus is None else tuple(gpu.gpu() for gpu in self.gpus),
             host_gpus=tuple(gpu.gpu() for gpu in self.host_gpus),

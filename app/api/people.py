@@ -188,6 +188,7 @@ def _job(conn: Connection, job: Job, now: float) -> dict[str, Any]:
         "enforce": job.enforce,
         "held": job.held,
         "can": sorted(job.can),
+        "no_hook": job.no_hook,
         "ranks": job.ranks,
         "multi_node": job.multi_node,
         "gpus": None if job.gpus is None else jobs.gpus_json(job.gpus),

@@ -21,10 +21,11 @@ def jobs(client: ServiceClient, output: Output) -> None:
             job.get("trainer") or "",
             "enforce" if job.get("enforce") else "inherit",  # the settings and the policy decide
             _age(job.get("seen_ago_s")),
+            job.get("no_hook") or "",
         )
         for job in client.get("/api/v1/jobs")["jobs"]
     ]
-    headers = ("name", "job", "state", "generation", "step", "node", "trainer", "mode", "seen")
+    headers = ("name", "job", "state", "generation", "step", "node", "trainer", "mode", "seen", "note")
     output.table(headers, rows, "no jobs yet: start one with `tunewarden run -- CMD`")
 
 

@@ -48,6 +48,7 @@ class Job:
     host_gpus: tuple[Gpu, ...] = ()  # every card of its host: the registered index -> uuid map
     can: frozenset[str] = frozenset()  # of save, stop, resume: what hello.json or a trainer's recipe promises
     cpus: int | None = None  # of its host, as far as the job may use them; None: unknown
+    no_hook: str = ""  # what keeps the training hook out, as its agent says it
     ranks: int = 1
     multi_node: bool = False
     registered_at: datetime

@@ -305,6 +305,17 @@ def test_run_ends_with_the_commands_own_code(desk: World, command: list[str], co
     assert done.returncode == code
 
 
+def test_a_job_without_the_hook_has_a_note(desk: World) -> None:
+    """`tunewarden jobs` says what keeps the training hook out."""
+    command = [sys.executable, "-I", "-m", "http.server", "0", "--bind", "127.0.0.1"]
+    job = desk.run("isolated", config=LONG, command=command)
+    desk.until(lambda: desk.rows("select job_id from jobs where name = ?", "isolated"))
+    row = next(row for row in table(desk.command("jobs").stdout) if row["name"] == "isolated")
+    job.process.send_signal(signal.SIGINT)
+
+    assert row["note"].startswith("python -I ignores PYTHONPATH")
+
+
 def test_run_with_a_taken_name_names_the_holder(desk: World) -> None:
     """Exit 2, and the pid of the run that has the name."""
     done = desk.command("run", "--name", "cat", "--", "true")

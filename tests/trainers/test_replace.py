@@ -109,7 +109,7 @@ def test_a_loop_is_replaced_at_half_the_batch(job: World, trainer_python: Path) 
 
 
 def test_a_loop_under_accelerate_launch_is_replaced(job: World, trainer_python: Path) -> None:
-    """Launcher, trainer and DataLoader workers: all are gone before the next generation, and none is left at the end."""
+    """Launcher, trainer and DataLoader workers: all are gone before the next generation, and none is left after it."""
     launch = [str(trainer_python.with_name("accelerate")), "launch", "--num_processes", "1", "--cpu", "loop.py"]
     flags = ["--batch_size=4", "--gradient_accumulation_steps=1", "--max_train_steps", str(TOTAL)]
     begin(job, *launch, *flags, "--dataloader_num_workers", "2")

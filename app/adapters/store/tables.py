@@ -115,6 +115,7 @@ jobs = Table(
     Column("knobs", JSON, nullable=True),  # {canonical name: value}; null: unknown
     Column("changeable", JSON, nullable=True),  # [canonical name] of those that an order may change
     Column("cpus", Integer, nullable=True),
+    Column("no_hook", String(256), nullable=True),
     Index("ix_jobs_state", "state"),
     Index("ix_jobs_host", "host_id", "name"),
 )
