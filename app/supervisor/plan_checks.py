@@ -48,10 +48,20 @@ def check_channel(ex: Execution) -> None:
         why = ex.run.why_unhooked()
         text = "the trainer wrote no hello.json that promises to save: it is left alone"
         raise Refused(Reason.NO_SAVE_CHANNEL, f"{text} ({why})" if why else text)
+    check_format(ex)
     if order.kind is not OrderKind.REPLACE:
         return
     check_one_trainer(ex)
     check_resumable(ex)
+
+
+def check_format(ex: Execution) -> None:
+    """What the training hook saves is of use to the trainer: one with a format of its own could not go on from it."""
+    hello, recipe = ex.run.control().hello(), ex.run.recipe()
+    if hello is None or hello.by != "hook" or recipe is None or recipe.keeps_hook_states:
+        return
+    saves = recipe.explain().saves
+    raise Refused(Reason.NO_SAVE_CHANNEL, f"{recipe.trainer} can't go on from what the hook saves; it is saved {saves}")
 
 
 def check_resumable(ex: Execution) -> None:

@@ -41,6 +41,7 @@ class Known:
     config_sha256: str | None
     facts: tuple[Layer, ...] = ()
     main: Path | None = None
+    keeps_hook_states: bool = True
     option: str | None = None  # the only one that names the config; None: any word may
     extra: Mapping[str, Knob] = field(default_factory=dict)  # knobs that stand in Python code
 

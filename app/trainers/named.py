@@ -52,6 +52,7 @@ class Named:
     config_path: Path | None
     config_sha256: str | None
     tier: Tier = Tier.NAMED
+    keeps_hook_states: bool = False  # ai-toolkit builds on accelerate and reads only its own files
 
     @property
     def trainer(self) -> str:

@@ -155,6 +155,10 @@ class Recipe(Protocol):
         """How far it is supported."""
 
     @property
+    def keeps_hook_states(self) -> bool:
+        """Whether the trainer can go on from what the training hook saves. Not where it has a format of its own."""
+
+    @property
     def config_path(self) -> Path | None:
         """The first file that rules the knobs, absolute; None where only the command line does."""
 
