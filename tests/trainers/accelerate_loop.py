@@ -64,6 +64,7 @@ def options():
     parser.add_argument("--style", default="accumulate")  # or: plain, zero_first, scheduler_last, loose_scheduler
     parser.add_argument("--peft", action="store_true")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds of a micro-step")
+    parser.add_argument("--lag", type=float, default=0.0, help="seconds more of a micro-step on each further rank")
     parser.add_argument("--oom-at", type=int, default=-1, help="run out of memory in this update (from 0)")
     parser.add_argument("--oom-in", default="forward")  # or: step, scheduler, once, bug
     parser.add_argument("--slow-save", type=float, default=0.0, help="seconds that a save takes in its middle")
@@ -166,7 +167,7 @@ class Run:
         return self.updates == self.args.oom_at and where == self.args.oom_in
 
     def loss(self, batch):
-        time.sleep(self.args.pace)
+        time.sleep(self.args.pace + self.args.lag * self.accelerator.process_index)
         inputs, targets = batch
         if self.oom("bug"):
             raise ValueError("a fault of the script's own")

@@ -28,8 +28,9 @@ def patch(module):
         ("__init__", lambda original: _init(original, make_callback)),
         ("train", _train),
         ("training_step", _training_step),
-        ("evaluate", _evaluating),
-        ("predict", _evaluating),
+        ("evaluate", _in_phase("eval")),
+        ("predict", _in_phase("eval")),
+        ("_save_checkpoint", _in_phase("checkpoint")),
     ):
         original = getattr(module.Trainer, name)
         if not hasattr(original, "_tunewarden"):
@@ -122,24 +123,27 @@ def _training_step(original):
     return training_step
 
 
-def _evaluating(original):
-    """Evaluation and prediction are no steps."""
+def _in_phase(phase):
+    """Evaluation, prediction and the Trainer's own saves are no steps."""
 
-    def evaluating(self, *args, **kwargs):
-        session, _ = _leading(self)
-        if session is None:
-            return original(self, *args, **kwargs)
-        before = session.counters.enter("eval")
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            if before != "train" and session.alive:  # inside train() it is train's to tell
-                session.guarded(session.crash.passing, error)
-            raise
-        finally:
-            session.counters.enter(before)
+    def wrap(original):
+        def in_phase(self, *args, **kwargs):
+            session, _ = _leading(self)
+            if session is None:
+                return original(self, *args, **kwargs)
+            before = session.counters.enter(phase)
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException as error:
+                if session.alive:  # the phase is still ours to tell
+                    session.guarded(session.crash.passing, error)
+                raise
+            finally:
+                session.counters.enter(before)
 
-    return evaluating
+        return in_phase
+
+    return wrap
 
 
 def _callback_class(base):
