@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from tunewarden.domain.job_series import Family, Kind, Point, families, job_labels
 from tunewarden.domain.sample import CardOnHost, Entry, HostSample
+from tunewarden.domain.series_text import rendered
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -28,9 +29,8 @@ class Board(Protocol):
 def exposition(board: Board, registry: CollectorRegistry, now_monotonic: float) -> bytes:
     """The text of /metrics: what the board holds now, then the service's own metrics in `registry`."""
     samples = CollectorRegistry(auto_describe=False)
-    families = [*_cards(board, now_monotonic), *_hosts(board, now_monotonic), *_jobs(board, now_monotonic)]
-    samples.register(_Collected(families))
-    return generate_latest(samples) + generate_latest(registry)
+    samples.register(_Collected([*_cards(board, now_monotonic), *_hosts(board, now_monotonic)]))
+    return generate_latest(samples) + rendered(_jobs(board, now_monotonic)) + generate_latest(registry)
 
 
 class _Collected(Collector):
@@ -116,32 +116,16 @@ def _host_value(host: HostSample, field: str) -> float | None:
     return value
 
 
-def _jobs(board: Board, now: float) -> list[Metric]:
+def _jobs(board: Board, now: float) -> list[Family]:
     entries = [(_job_labels(entry), entry) for entry in board.jobs(now)]
-    about = Family(
-        name="tunewarden_job_info",
-        kind=Kind.GAUGE,
-        text="Always 1; what the job is.",
-        points=tuple(Point(suffix="", labels={**labels, **_about(entry)}, value=1.0) for labels, entry in entries),
-    )
+    about = tuple(Point(suffix="", labels={**labels, **_about(entry)}, value=1.0) for labels, entry in entries)
+    cards = tuple(_cards_of_jobs(entry for _, entry in entries))
+    cards_text = "Always 1 for each card that a job uses: to join a job to the series of its cards."
     return [
-        *map(_metric, families([(labels, entry.heartbeat.job) for labels, entry in entries])),
-        _metric(about),
-        _gauge(
-            "tunewarden_job_gpu",
-            "Always 1 for each card that a job uses: to join a job to the series of its cards.",
-            ("training_job_id", "uuid", "node"),
-            _cards_of_jobs([entry for _, entry in entries]),
-        ),
+        *families((labels, entry.heartbeat.job) for labels, entry in entries),
+        Family(name="tunewarden_job_info", kind=Kind.GAUGE, text="Always 1; what the job is.", points=about),
+        Family(name="tunewarden_job_gpu", kind=Kind.GAUGE, text=cards_text, points=cards),
     ]
-
-
-def _metric(family: Family) -> Metric:
-    """The library's families take one set of label names; jobs have different ones, for users name their own."""
-    metric = Metric(family.name, family.text, family.kind.value)
-    for point in family.points:
-        metric.add_sample(family.name + point.suffix, dict(point.labels), point.value)
-    return metric
 
 
 def _job_labels(entry: Entry) -> dict[str, str]:
@@ -164,8 +148,9 @@ def _about(entry: Entry) -> dict[str, str]:
     return {name: text for name, text in {**words, **switches}.items() if text}
 
 
-def _cards_of_jobs(entries: Iterable[Entry]) -> Samples:
+def _cards_of_jobs(entries: Iterable[Entry]) -> Iterable[Point]:
     for entry in entries:
         cards = entry.heartbeat.gpus_of_job if entry.heartbeat.gpus_of_job is not None else entry.job.gpus
-        for gpu in cards or ():
-            yield (entry.job.job_id, gpu.uuid, entry.job.node), 1.0
+        for uuid in dict.fromkeys(gpu.uuid for gpu in cards or ()):
+            labels = {"training_job_id": entry.job.job_id, "uuid": uuid, "node": entry.job.node}
+            yield Point(suffix="", labels=labels, value=1.0)

@@ -4,9 +4,10 @@ docs/reference/metrics.md lists them. Pure: whoever shows them renders them.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from tunewarden.domain.sample import JobSample
 
@@ -64,6 +65,14 @@ class _Row:
     said: bool = False
 
 
+class _Shown(NamedTuple):
+    """`marked`: the labels of what the trainer counts; one object a job, so that its text is made once."""
+
+    labels: Labels
+    marked: Labels
+    job: JobSample
+
+
 def job_labels(
     *,
     name: str,
@@ -91,9 +100,10 @@ def label_fits(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and _label_name(name) == name
 
 
-def families(jobs: Sequence[tuple[Labels, JobSample]]) -> list[Family]:
+def families(jobs: Iterable[tuple[Labels, JobSample]]) -> list[Family]:
     """The series of these jobs. What could not be measured has none, and a family without series is left out."""
-    made = [_step_seconds(jobs), _phases(jobs), *(_family(row, jobs) for row in _ROWS)]
+    shown = [_Shown(labels, {**labels, "source": _LOG} if job.source == _LOG else labels, job) for labels, job in jobs]
+    made = [_step_seconds(shown), _phases(shown), *(_family(row, shown) for row in _ROWS)]
     return [family for family in made if family.points]
 
 
@@ -119,38 +129,34 @@ def _value(text: str) -> str:
     return text[:LONGEST_LABEL].encode("utf-8", "replace").decode("utf-8")
 
 
-def _marked(labels: Labels, job: JobSample) -> Labels:
-    return {**labels, "source": _LOG} if job.source == _LOG else labels
+def _family(row: _Row, jobs: Iterable[_Shown]) -> Family:
+    suffix = "_total" if row.kind is Kind.COUNTER else ""
+    points = tuple(
+        Point(suffix=suffix, labels=shown.marked if row.said else shown.labels, value=float(value))
+        for shown in jobs
+        if (value := getattr(shown.job, row.field)) is not None
+    )
+    return Family(name=row.name, kind=row.kind, text=row.text, points=points)
 
 
-def _family(row: _Row, jobs: Iterable[tuple[Labels, JobSample]]) -> Family:
-    points = []
-    for labels, job in jobs:
-        value = getattr(job, row.field)
-        if value is not None:
-            suffix = "_total" if row.kind is Kind.COUNTER else ""
-            points.append(Point(suffix=suffix, labels=_marked(labels, job) if row.said else labels, value=float(value)))
-    return Family(name=row.name, kind=row.kind, text=row.text, points=tuple(points))
-
-
-def _step_seconds(jobs: Iterable[tuple[Labels, JobSample]]) -> Family:
+def _step_seconds(jobs: Iterable[_Shown]) -> Family:
     """The articles' name and type: a Summary without quantiles, of which `rate(…_count[1m])` is steps a second."""
     points: list[Point] = []
-    for labels, job in jobs:
-        if job.step_seconds_count is not None and job.step_seconds_sum is not None:
-            own = _marked(labels, job)
-            points.append(Point(suffix="_count", labels=own, value=float(job.step_seconds_count)))
-            points.append(Point(suffix="_sum", labels=own, value=job.step_seconds_sum))
+    for shown in jobs:
+        count, seconds = shown.job.step_seconds_count, shown.job.step_seconds_sum
+        if count is not None and seconds is not None:
+            points.append(Point(suffix="_count", labels=shown.marked, value=float(count)))
+            points.append(Point(suffix="_sum", labels=shown.marked, value=seconds))
     text = "Wall time of the optimizer steps of this generation, the wait for data included, pauses left out."
     return Family(name="pytorch_step_duration_seconds", kind=Kind.SUMMARY, text=text, points=tuple(points))
 
 
-def _phases(jobs: Iterable[tuple[Labels, JobSample]]) -> Family:
+def _phases(jobs: Iterable[_Shown]) -> Family:
     """One series a phase; a phase of a newer trainer is 0 everywhere rather than a series of its own."""
     points = tuple(
-        Point(suffix="", labels={**_marked(labels, job), "phase": phase}, value=float(job.phase == phase))
-        for labels, job in jobs
-        if job.phase is not None
+        Point(suffix="", labels={**shown.marked, "phase": phase}, value=float(shown.job.phase == phase))
+        for shown in jobs
+        if shown.job.phase is not None
         for phase in PHASES
     )
     text = "1 for the phase that the job is in, 0 for the others."

@@ -5,16 +5,16 @@ of it is scheme, host and port.
 """
 
 import logging
-import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-from tunewarden.domain.job_series import Family, Kind, families, job_labels
+from tunewarden.domain.job_series import families, job_labels
 from tunewarden.domain.sample import Heartbeat
+from tunewarden.domain.series_text import rendered
 from tunewarden.supervisor.client import is_loopback
 
 EVERY_S = 15.0
@@ -22,7 +22,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 JOB = "lora-training"  # the label `job`, as the articles push it; the grouping key is training_job_id
 _TIMEOUT_S = 2.0
 _FIRST_LOOK_S = 0.5
-_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 log = logging.getLogger(__name__)
 
 
@@ -93,21 +92,3 @@ def text_of(registration: Mapping[str, Any], heartbeat: Mapping[str, Any]) -> by
         user=registration["labels"],
     )
     return rendered(families([(labels, beat.job)]))
-
-
-def rendered(shown: Sequence[Family]) -> bytes:
-    """Prometheus's text format 0.0.4. prometheus_client would do, and cost the agent more memory than all the rest."""
-    lines = []
-    for family in shown:
-        name = f"{family.name}_total" if family.kind is Kind.COUNTER else family.name
-        lines += [f"# HELP {name} {family.text}", f"# TYPE {name} {family.kind}"]
-        for point in family.points:
-            labels = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in sorted(point.labels.items()))
-            lines.append(f"{family.name}{point.suffix}{{{labels}}} {_number(point.value)}")
-    return ("\n".join(lines) + "\n").encode("utf-8", "replace")
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return repr(value) if math.isfinite(value) else ("+Inf" if value > 0 else "-Inf")
