@@ -143,6 +143,8 @@ def _insertion(source: Source, knob: str, value: str) -> tuple[Edit, Keys] | Non
         return flag_splice.put_in(source.document, source.grammar, key, value), (key,)
     syntax = source.layer.syntax
     key, written = _written(syntax, patterns[0][-1], value)
+    if _many_places(source, knob):
+        return None
     for sibling in _siblings(source, knob):
         path = (*sibling.path[:-1], patterns[0][-1])
         if any(fits(path, pattern) for pattern in patterns) and _is_free(source.document, sibling, path):
@@ -158,6 +160,14 @@ def _siblings(source: Source, knob: str) -> Iterator[Entry]:
     """The entries beside which a knob may be put: batch size first, then other knobs, then the last entries."""
     yield from _knob_entries(source, knob)
     yield from reversed(source.document.entries)
+
+
+def _many_places(source: Source, knob: str) -> bool:
+    """Whether the batch size stands in several mappings that would each need the knob."""
+    batches = [each for path in source.layer.keys.get(tuning.BATCH, ()) for each in find(source.document, path)]
+    paths = {(*each.path[:-1], pattern[-1]) for pattern in source.layer.keys[knob] for each in batches}
+    mine = [path for path in paths if any(fits(path, pattern) for pattern in source.layer.keys[knob])]
+    return len(mine) > 1 and not source.layer.last_wins
 
 
 def _knob_entries(source: Source, knob: str) -> Iterator[Entry]:

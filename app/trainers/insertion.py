@@ -14,6 +14,7 @@ def put_in(document: Document, sibling: Entry, key: str, value: str, separator: 
     `separator` stands between key and value, or with `mimic` what stands there at the sibling.
     """
     between = (_between(document, sibling) if mimic else "") or separator
+    key = _above(document, sibling) + key
     if not sibling.inline:
         return _put_line(document, sibling, f"{key}{between}{value}")
     indent = _indent(document.text, sibling.head)
@@ -81,6 +82,13 @@ def _between(document: Document, sibling: Entry) -> str:
     written = document.text[sibling.head : sibling.start]
     match = re.search(r"[ \t]*[:=][ \t]*(?=[\"']?$)", written)
     return match[0] if match else ""
+
+
+def _above(document: Document, sibling: Entry) -> str:
+    """The keys before the last of a dotted key of TOML: `train.` of `train.batch_size = 4`."""
+    written = document.text[sibling.head : sibling.start]
+    match = re.match(r"((?:[\w-]+[ \t]*\.[ \t]*)+)[\w-]+[ \t]*=", written)
+    return match[1] if match else ""
 
 
 def _gap(document: Document, sibling: Entry) -> str:

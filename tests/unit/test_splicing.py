@@ -189,6 +189,7 @@ PUT_IN = [
     ("c.toml", "batch=4", "batch=2\nsteps=2"),
     ("c.toml", "a = { batch = 4 }\n", "a = { batch = 2, steps = 2 }\n"),
     ("c.toml", "a = {x=1,batch=4,y=2}\n", "a = {x=1,batch=2,steps=2,y=2}\n"),
+    ("c.toml", "a.batch = 4\nx = 1\n", "a.batch = 2\na.steps = 2\nx = 1\n"),
     ("c.yaml", "x: 1\nbatch:   4 # c\n", "x: 1\nbatch:   2 # c\nsteps: 2\n"),
     ("c.yaml", "t:\r\n- batch: 4\r\n  x: 1\r\n", "t:\r\n- batch: 2\r\n  steps: 2\r\n  x: 1\r\n"),
     ("c.yaml", "t: [{a: 1, batch: 4}]\n", "t: [{a: 1, batch: 2, steps: 2}]\n"),
@@ -275,6 +276,7 @@ def test_switches_and_words_are_put_in_and_unset(tmp_path: Path, name: str, befo
     ("name", "text", "reason", "why"),
     [
         ("c.yaml", "d: &d {x: 4}\nt: [{<<: *d, batch: 4}]\n", Reason.KNOB_NOT_FOUND, "no place for `steps`"),
+        ("c.yaml", "t:\n- batch: 4\n- batch: 4\n", Reason.KNOB_NOT_FOUND, "no place for `steps`"),
         ("c.yaml", "? batch\n: 4\n", Reason.KNOB_NOT_CHANGEABLE, "how the rest of the file reads"),
         ("c.toml", "batch = 4\n[steps]\nx = 1\n", Reason.KNOB_NOT_CHANGEABLE, "is a mapping"),
     ],
