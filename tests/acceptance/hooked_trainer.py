@@ -50,7 +50,7 @@ class Trainer:
 
     def save(self, *, half=False):
         """A state under a partial name, then under its own; returns what names it."""
-        path = self.folder / f"step-{self.step:08d}"
+        path = self.folder / (self.hook.get("state_name") or "step-{step:08d}").format(step=self.step)
         partial = path.with_name(path.name + ".partial")
         partial.mkdir()
         names = ["model.safetensors", "scheduler.bin", "random_states_0.pkl"]
@@ -138,7 +138,7 @@ def options():
     parser.add_argument("--batch_size", type=int, default=1)
     parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
     parser.add_argument("--max_train_steps", type=int, default=200)
-    return parser.parse_args()
+    return parser.parse_known_args()
 
 
 if __name__ == "__main__":

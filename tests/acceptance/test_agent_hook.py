@@ -212,6 +212,54 @@ def test_expandable_segments_are_put_into_the_environment(run: World) -> None:
     assert list(run.folder.glob("*.tunewarden-g2.*")) == []  # the first order changed no file
 
 
+def sd_scripts(run: World) -> None:
+    """A job of kohya's sd-scripts, as far as its words and files go: the batch size stands in the dataset's file."""
+    script = (run.folder / "train.py").read_text("utf-8").replace("import torch ", "import library ")
+    marks = "def read_config(args, parser):\n    from library.train_util import read_config_from_file\n\n"
+    marks += "    return read_config_from_file(args, parser)\n\n\n"
+    (run.folder / "train_network.py").write_text(script.replace("def options()", marks + "def options()"), "utf-8")
+    config = '# my cat\noutput_dir = "models"\noutput_name = "cat"\nmax_train_steps = 200\n'
+    config += 'dataset_config = "cat_data.toml"\ngradient_accumulation_steps = 1  # one\n'
+    (run.folder / "cat.toml").write_text(config, encoding="utf-8")
+    data = '[general]\nresolution = 512\n\n[[datasets]]\nbatch_size = 4\n\n[[datasets.subsets]]\nimage_dir = "cats"\n'
+    (run.folder / "cat_data.toml").write_text(data, encoding="utf-8")
+    run.start([sys.executable, "train_network.py", "--config_file", "cat.toml"], hook=True)
+    run.until_step(3)
+
+
+def test_a_trainer_that_resumes_by_itself_gets_its_own_words(run: World) -> None:
+    """sd-scripts: two files are copied, the one names the other, and the command says where to go on from."""
+    sd_scripts(run)
+    report = replace(run)
+    saved, planned = report["saved"]["detail"], report["planned"]["detail"]
+    run.until_step(saved["step"] + 1, 2)
+    words = json.loads((run.folder / "argv-g2.json").read_text("utf-8"))[1:]
+    hook = run.read("hook.json", 2)
+
+    assert Path(saved["path"]) == run.folder / "models" / f"cat-tunewarden-step{saved['step']:08d}"
+    assert words[:2] == ["--config_file", "cat.tunewarden-g2.toml"]
+    assert {f"--resume={saved['path']}", f"--initial_step={saved['step']}", "--output_name=cat-r2"} <= set(words)
+    assert 'dataset_config = "cat_data.tunewarden-g2.toml"' in (run.folder / "cat.tunewarden-g2.toml").read_text(
+        "utf-8"
+    )
+    assert "batch_size = 2" in (run.folder / "cat_data.tunewarden-g2.toml").read_text("utf-8")
+    assert [Path(each["new_config_path"]).name for each in planned["copies"]] == [
+        "cat_data.tunewarden-g2.toml",
+        "cat.tunewarden-g2.toml",
+    ]
+    assert (hook["resume_by"], hook["base_step"], hook["total_steps"]) == ("trainer", saved["step"], 200)
+
+
+def test_no_copy_of_several_is_left_of_a_plan_that_came_to_nothing(run: World) -> None:
+    """The service takes the order back: both files go."""
+    run.service.go = lambda _report: False
+    sd_scripts(run)
+    run.issue("o-1", "replace", knobs={"batch_size": "/2"})
+
+    assert refused(run) == "withdrawn"
+    assert list(run.folder.glob("*.tunewarden-*")) == []
+
+
 def test_a_job_of_flags_alone_is_started_with_others(run: World) -> None:
     """Nothing is written: the next generation's words are changed, each in its own spelling."""
     words = ["--batch_size", "4", "--gradient_accumulation_steps=1", "--max_train_steps", "200"]
