@@ -77,7 +77,7 @@ class WatchedWorld:
         """Start another trainer in the GUI than its own; returns the id of its job."""
         before = set(self.runs())
         self.command(f"launch {json.dumps(list(argv))}")
-        return self.new_job(before, timeout=60.0)
+        return self.new_job(before, timeout=240.0)  # two imports of torch, on a machine that does much else
 
     def new_job(self, before: set[Path], timeout: float = 15.0) -> str:
         found = eventually(lambda: set(self.runs()) - before, timeout, f"a job: {self.said()}")

@@ -206,7 +206,7 @@ def two_restarts(words: argparse.Namespace, page: Transcript) -> None:
 
 def one_restart_by_epochs(words: argparse.Namespace, page: Transcript) -> None:
     """Planned by max_train_epochs, which rule over steps; sd-scripts repeats the epoch that was begun."""
-    page.part("One restart, 3 epochs planned (max_train_epochs = 3), batch and accumulation as they are")
+    page.part("One restart, 3 epochs planned (max_train_epochs = 3), batch 2 → 1, accumulation 1 → 2")
     proof = Proof(words, words.out / "epochs", "max_train_epochs = 3", page)
     try:
         proof.start()
@@ -305,7 +305,7 @@ def _begin(words: argparse.Namespace, page: Transcript) -> None:
     changed = subprocess.run([*git, "diff", "--name-only", "HEAD", "--", "*.py"], capture_output=True, text=True).stdout
     versions = "import accelerate as a, torch as t, transformers as f; print(*(m.__version__ for m in (t, a, f)))"
     found = subprocess.run([words.python, "-c", versions], capture_output=True, text=True, check=True).stdout.split()
-    page.part("sd-scripts under tunewarden")
+    page.part("What runs")
     page.say(f"sd-scripts {commit}; torch {found[0]}, accelerate {found[1]}, transformers {found[2]}")
     page.check("no Python file of the checkout is changed", not changed, changed.split() or "none")
     subprocess.run([words.python, str(HERE / "build_bed.py"), str(words.out / "bed")], check=True, capture_output=True)

@@ -6,6 +6,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+_HEAD = """\
+# sd-scripts under tunewarden: what was seen
+
+Written by `make prove-sd-scripts`, from an unmodified checkout of kohya-ss/sd-scripts. Each "yes" is a check from outside: files, /proc, and what
+a fresh process of the trainer's environment reads from the states. OUT, SD_SCRIPTS and VENV stand for folders.
+"""
+
 
 @dataclass
 class Transcript:
@@ -34,7 +41,7 @@ class Transcript:
         self._write(f"- {time.monotonic() - self._began:.0f} s: **{'yes' if good else 'NO'}**, {what}: {seen}")
 
     def save(self, path: Path) -> None:
-        path.write_text("\n".join(self.lines) + "\n", encoding="utf-8")
+        path.write_text(_HEAD + "\n".join(self.lines) + "\n", encoding="utf-8")
 
     def _write(self, line: str) -> None:
         for shown, path in sorted(self.hidden.items(), key=lambda item: -len(item[1])):
