@@ -151,5 +151,6 @@ def check_resumed(run: Run) -> None:
         "last_state_step": generation.resume_step,
         "waits_s": 0.0,
         "evidence": f"generation {generation.number} trains, but not from step {generation.resume_step}: {said}",
+        "facts": {},
     }
     run.post(f"{run.spec.job_id}-g{generation.number}-not_resumed", body)
