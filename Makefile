@@ -28,7 +28,7 @@ $(TRAINERS)/.ready: tests/trainers/requirements.txt
 	touch $@
 
 test-trainers: setup $(TRAINERS)/.ready
-	$(BIN)/python -m pytest tests/trainers
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/trainers
 
 # Runs an unmodified checkout of kohya-ss/sd-scripts that you name; what it needs: tests/prove/sd_scripts/README.md
 prove-sd-scripts: setup

@@ -27,12 +27,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_out_of_memory_saves_the_last_whole_step(hooked: Start) -> None:
-    """In the 6th update's forward pass: five updates are saved, crash.json says so, and the run resumes there."""
+    """In the 6th update's forward pass: five updates are saved, crash.json says so; half the batch goes on there."""
     first = hooked(LOOP, "--oom-at", "5")
     status = first.ends()
     crash = first.read("crash.json") or {}
     state = crash["state"]
-    second = hooked(LOOP, generation=2, hook={"resume_by": "hook", "base_step": 5}, resume=state)
+    halved = ("--batch", "1", "--accumulation", "2")
+    second = hooked(LOOP, *halved, generation=2, hook={"resume_by": "hook", "base_step": 5}, resume=state)
 
     assert (status, first.read("receipt.json")) == (1, None)
     assert crash["error"].startswith("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -42,6 +43,7 @@ def test_out_of_memory_saves_the_last_whole_step(hooked: Start) -> None:
     assert "fill_card" in crash["traceback_tail"]
     assert second.result() == {"updates": 5 + STEPS, "last_epoch": 5 + STEPS}
     assert second.read("resumed.json") == state
+    assert (second.read("progress.json") or {})["micro_steps"] == 2 * STEPS
 
 
 @pytest.mark.parametrize(("style", "where"), [("accumulate", "step"), ("accumulate", "scheduler"), ("plain", "step")])
@@ -274,13 +276,15 @@ def test_a_state_that_does_not_fit_is_refused_by_name(
 
 
 def test_a_trainer_that_loads_by_itself_is_believed(hooked: Start, state: dict[str, Any]) -> None:
-    """resumed.json is written behind its own load_state; the count goes on from the state's step."""
+    """resumed.json is written behind its own load_state; the count goes on; the first update is a whole one."""
     hook = {"base_step": state["step"]}
-    job = hooked(LOOP, "--resume", state["path"], generation=2, hook=hook, resume=state, request="save")
+    halved = ("--batch", "1", "--accumulation", "2", "--resume", state["path"])
+    job = hooked(LOOP, *halved, generation=2, hook=hook, resume=state, request="save")
 
     assert job.result()["updates"] == state["step"] + STEPS
     assert job.read("resumed.json") == state
     assert (job.read("receipt.json") or {})["step"] == state["step"] + 1
+    assert (job.read("progress.json") or {})["micro_steps"] == 2 * STEPS
 
 
 def test_a_trainer_that_should_have_loaded_and_did_not_is_not_believed(hooked: Start, state: dict[str, Any]) -> None:

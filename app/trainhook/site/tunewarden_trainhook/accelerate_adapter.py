@@ -144,7 +144,11 @@ class AccelerateAdapter:
             schedules.load(self.loose_schedulers(), path)
         finally:
             self.loading = False
-        self.accelerator.step = 0  # it counts micro-steps in a window; every state of ours ends one
+        self.begin_window()
+
+    def begin_window(self):
+        """Its count of micro-steps comes with the state, but every state of ours ends a window of accumulation."""
+        self.accelerator.step = 0
 
     def facts(self):
         return {

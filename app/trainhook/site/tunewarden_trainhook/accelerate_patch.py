@@ -21,6 +21,7 @@ from . import schedules, watching
 from . import session as sessions
 from .accelerate_adapter import AccelerateAdapter
 from .boundary import finish, still_here
+from .resuming import read_facts
 
 
 def patch(module):
@@ -260,10 +261,16 @@ def _load_state(original):
         result = original(self, input_dir, *args, **kwargs)
         session, adapter = _leading(self)
         if session is not None and not adapter.loading and input_dir is not None:
-            session.guarded(session.resume.loaded, adapter, os.path.expanduser(str(input_dir)))
+            session.guarded(_loaded_by_trainer, session, adapter, os.path.expanduser(str(input_dir)))
         return result
 
     return load_state
+
+
+def _loaded_by_trainer(session, adapter, path):
+    if read_facts(path):
+        adapter.begin_window()
+    session.resume.loaded(adapter, path)
 
 
 def _end_training(original):

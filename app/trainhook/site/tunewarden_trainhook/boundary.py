@@ -112,4 +112,4 @@ def still_here(session):
         return
     if watching.is_watched(session) and watching.in_a_thread():
         watching.end(session, "stopped, as was asked")  # the process around it is not ours to end
-    os._exit(0)
+    os._exit(session.status)

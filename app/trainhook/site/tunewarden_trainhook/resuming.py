@@ -74,7 +74,7 @@ class Resume:
         content = {"error": text, "step": session.counters.step, "phase": "load", "at_load": True}
         if session.rank == 0:
             session.control.write("crash.json", content)
-        session.leaving = True
+        session.leaving, session.status = True, 1
         raise SystemExit("tunewarden: " + text)
 
     def _write(self, step, path=None):

@@ -61,13 +61,14 @@ def close(session):
 class Session:
     """control, log, settings, counters, agreement, adapter, boundary, resume, crash; rank, world_size, pid.
 
-    `alive`: False once the hook has stepped aside. `leaving`: SystemExit was raised by us. `peak_floor`: bytes.
+    `alive`: False once the hook has stepped aside. `leaving`: we raised SystemExit, with `status`. `peak_floor`: bytes.
     """
 
     def __init__(self, control, log, rank, world_size, local_world_size):
         self.pid = os.getpid()
         self.alive = True
         self.leaving = False
+        self.status = 0
         self.peak_floor = 0
         self.control, self.log = control, log
         self.rank, self.world_size, self.local_world_size = rank, world_size, local_world_size
