@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tunewarden.domain import tuning
@@ -11,7 +11,7 @@ from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
 from tunewarden.trainers import flag_splice, insertion
 from tunewarden.trainers.beside import original_of
-from tunewarden.trainers.document import Document, Edit, Entry, Form, Intent, Keys, apply_edits, edited, find, fits
+from tunewarden.trainers.document import Document, Edit, Entry, Form, Intent, Keys, edited, find, fits
 from tunewarden.trainers.layer import Syntax
 from tunewarden.trainers.recipe import KnobChange
 from tunewarden.trainers.sources import Place, Source, load_file
@@ -64,7 +64,7 @@ def change_of(act: Act, document: Document) -> KnobChange:
 def _change(place: Place, wish: Wish) -> Act:
     source, entry, new = place.source, place.entry, wish.new
     taken_out = new is None or (entry.form is Form.SWITCH and new == "false")
-    if taken_out or (new is not None and _was_put_in(source, wish.knob, entry, new)):
+    if taken_out or (new is not None and _was_put_in(source, wish.knob, new)):
         return _take_out(source, entry, wish)
     if place.items:
         parts = str(new).split(",")
@@ -73,8 +73,9 @@ def _change(place: Place, wish: Wish) -> Act:
         )
         replaced = {item.start: part for item, part in zip(place.items, parts, strict=True)}
     else:
-        edits = (Edit(start=entry.start, end=entry.end, text=str(new)),)
-        replaced = {entry.start: str(new)}
+        written = f"{new}{place.fraction}"
+        edits = (Edit(start=entry.start, end=entry.end, text=written),)
+        replaced = {entry.start: written}
     return Act(
         wish=wish, source=source, path=entry.path, edits=edits, intent=Intent(replaced=replaced), line=entry.line
     )
@@ -99,24 +100,19 @@ def _edit_out(source: Source, entry: Entry) -> Edit | None:
     return insertion.take_out(source.document, entry)
 
 
-def _was_put_in(source: Source, knob: str, entry: Entry, new: str) -> bool:
-    """Whether a copy of ours returns to the trainer's default in a key that we had put in, and that is as we wrote it.
+def _was_put_in(source: Source, knob: str, new: str) -> bool:
+    """Whether a copy of ours returns to the trainer's default in a key that the original beside it doesn't have.
 
     Taking it out makes `/2` and then `*2` give the original's bytes.
     """
     original = original_of(source.layer.file) if source.layer.file is not None else None
-    edit = _edit_out(source, entry)
-    if original is None or edit is None or source.layer.defaults.get(knob) != new:
+    if original is None or source.layer.defaults.get(knob) != new:
         return False
     try:
         document = load_file(original, source.layer.syntax)
-        if any(find(document, path) for path in source.layer.keys[knob]):
-            return False
-        bare = replace(source, document=source.parse(apply_edits(source.document, [edit]), source.document.where))
-        found = _insertion(bare, knob, entry.text)
+        return not any(find(document, path) for path in source.layer.keys[knob])
     except Refused:
         return False
-    return found is not None and apply_edits(bare.document, [found[0]]) == source.document.data()
 
 
 def _put_in(sources: Sequence[Source], wish: Wish) -> Act:

@@ -1,5 +1,6 @@
 """The layers of a job's configuration, parsed, and the places in them that set a knob."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,8 +101,15 @@ class Place:
 
     @property
     def text(self) -> str:
-        """The value as written, without quotes; both parts of a list of two."""
-        return ",".join(item.text for item in self.items) if self.items else self.entry.text
+        """The value as written, without quotes and `fraction`; both parts of a list of two."""
+        whole = self.entry.text.removesuffix(self.fraction)
+        return ",".join(item.text for item in self.items) if self.items else whole
+
+    @property
+    def fraction(self) -> str:
+        """What a whole number has behind it: the sliders of the kohya GUI write 1.0 into its JSON."""
+        is_json = self.source.layer.syntax is Syntax.JSON and self.entry.form is Form.BARE
+        return ".0" if is_json and re.fullmatch(r"\d+\.0", self.entry.text) else ""
 
     @property
     def fault(self) -> str:

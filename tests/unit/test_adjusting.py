@@ -17,6 +17,7 @@ FILES = {
     "lora.yaml": "# 训练\r\ntrain_data_dir: './猫'\r\nbatch_size: 4  # 批\r\ngradient_accumulation_steps: 1\r\n"
     "lr: 2e-4\r\n",
     "llama.yaml": "### model\nstage: sft\nfinetuning_type: lora\nlora_rank: 8\nper_device_train_batch_size: 4\n",
+    "llama-default.yaml": "# no batch size\nstage: sft\nfinetuning_type: lora\ndataloader_num_workers: 4\n",
     "axolotl.yml": "base_model: x\nadapter: lora\nlora_r: 16\nmicro_batch_size: 4\ngradient_accumulation_steps: 1\n",
     "toolkit.yaml": "job: extension\nconfig:\n  name: x\n  process:\n    - type: sd_trainer\n      train:\n"
     "        batch_size: 4\n        steps: 2000  # 步\n      network: {type: lora, linear: 16, linear_alpha: 16}\n",
@@ -27,14 +28,17 @@ FILES = {
     "pipe.toml": "micro_batch_size_per_gpu = 4\n[adapter]\nrank = 32\n",
     "kohya.json": '{\r\n  "LoRA_type": "Standard",\r\n  "max_resolution": "512,512",\r\n  "train_batch_size": 4,\r\n'
     '  "output_name": "猫"\r\n}',
+    "sliders.json": '{\n  "LoRA_type": "Standard",\n  "gradient_accumulation_steps": 1.0,\n  "train_batch_size": 4,\n'
+    '  "network_dim": 128.0\n}',
     "one.json": '{\n    "batch_size": 4,\n    "resolution": "512",\n    "lora_rank": 16\n}\n',
     "train.sh": '#!/bin/bash\nresolution="512,512"  # 大小\nbatch_size=4          # batch size\n'
     "python t.py --b=$batch_size\n",
 }
 TRAINERS = {
-    "lora.yaml": "lora-yaml", "llama.yaml": "llama-factory", "axolotl.yml": "axolotl", "toolkit.yaml": "ai-toolkit",
-    "sd.toml": "sd-scripts", "gui.toml": "sd-scripts", "data.toml": "sd-scripts", "pipe.toml": "diffusion-pipe",
-    "kohya.json": "kohya-gui", "one.json": "onetrainer", "train.sh": "lora-scripts",
+    "lora.yaml": "lora-yaml", "llama.yaml": "llama-factory", "llama-default.yaml": "llama-factory",
+    "axolotl.yml": "axolotl", "toolkit.yaml": "ai-toolkit", "sd.toml": "sd-scripts", "gui.toml": "sd-scripts",
+    "data.toml": "sd-scripts", "pipe.toml": "diffusion-pipe", "kohya.json": "kohya-gui", "sliders.json": "kohya-gui",
+    "one.json": "onetrainer", "train.sh": "lora-scripts",
 }  # fmt: skip
 
 
@@ -81,7 +85,7 @@ def test_only_lines_of_the_batch_change(tmp_path: Path, name: str) -> None:
 
     old, new = (data.splitlines() for data in (path.read_bytes(), copy.new_bytes))
     gone = [line for line in old if line not in new]
-    assert gone
+    assert gone or name == "llama-default.yaml"
     assert all(b"batch_size" in line or b"accumulation" in line or b"micro_batch" in line for line in gone)
 
 
@@ -94,6 +98,17 @@ def test_the_resolution_is_halved_and_comes_back(tmp_path: Path, name: str) -> N
 
     assert b"512" not in path.read_bytes()
     assert adjust_file(path, {"resolution": "*2"}).copies[0].new_bytes == FILES[name].encode()
+
+
+def test_a_number_of_a_slider_keeps_its_fraction(tmp_path: Path) -> None:
+    """The kohya GUI's sliders write 1.0: it becomes 2.0, and is told as 2."""
+    path = written(tmp_path, "sliders.json")
+
+    plan = adjust_file(path, {"batch_size": "/2", "network_dim": "/2"})
+
+    assert b'"gradient_accumulation_steps": 2.0,' in plan.copies[0].new_bytes
+    assert b'"network_dim": 64.0\n' in plan.copies[0].new_bytes
+    assert {change.knob: (change.old, change.new) for change in plan.changes}["gradient_accumulation"] == ("1", "2")
 
 
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
