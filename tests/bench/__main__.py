@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Sequence
 
-from tests.bench import acks, latency, weight
+from tests.bench import acks, hook, latency, weight
 from tests.bench.rows import Measure, machine
 
 # Every bench is named here; a word of its name on the command line chooses it.
-TABLE: tuple[Measure, ...] = (*acks.MEASURES, *latency.MEASURES, *weight.MEASURES)
+TABLE: tuple[Measure, ...] = (*acks.MEASURES, *latency.MEASURES, *weight.MEASURES, *hook.MEASURES)
 
 
 def main(words: Sequence[str]) -> int:
