@@ -111,10 +111,14 @@ def watch(
     context: typer.Context,
     name: Annotated[str | None, typer.Option(help="What each job's name begins with; default: its folder's.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="A label key=value; may be given again.")] = None,
+    enforce: Annotated[
+        bool, typer.Option("--enforce", help="Policies may stop these jobs without being switched on.")
+    ] = False,
     grace: Annotated[float, typer.Option(help="Seconds that a stop may wait for the save.")] = 120.0,
 ) -> None:
     """Run a GUI or a notebook server untouched; the trainings that start inside become jobs: watch -- CMD ..."""
-    _part("commandline.watch").watch(_reach(), Output(), context.args, name, label or [], grace)
+    start = _part("commandline.watch").watch
+    start(_reach(), Output(), context.args, name, label or [], grace, enforce=enforce)
 
 
 @cli.command()

@@ -9,6 +9,7 @@ from tunewarden.commandline.run import read_labels, usable_hook
 from tunewarden.config import Settings
 from tunewarden.errors import SettingsError
 from tunewarden.supervisor.adopting import what_a_stop_loses
+from tunewarden.supervisor.spec import DEFAULT_GRACE_S
 from tunewarden.supervisor.watch_start import (
     Watch,
     check_command,
@@ -20,7 +21,14 @@ from tunewarden.supervisor.watch_start import (
 
 
 def watch(
-    settings: Settings, output: Output, argv: Sequence[str], name: str | None, labels: Sequence[str], grace_s: float
+    settings: Settings,
+    output: Output,
+    argv: Sequence[str],
+    name: str | None,
+    labels: Sequence[str],
+    grace_s: float,
+    *,
+    enforce: bool,
 ) -> NoReturn:
     """Start a GUI or a notebook server, or say how one is started, and watch for its trainings.
 
@@ -30,7 +38,7 @@ def watch(
         raise SettingsError(f"--grace {grace_s}: say how many seconds a stop may wait for the save, more than 0")
     if argv:
         check_command(argv)
-    wish = _wish(settings, name, labels, grace_s)
+    wish = _wish(settings, name, labels, grace_s, enforce=enforce)
     folder = prepare_watch(wish)
     if argv:
         exec_watcher(folder, ["--", *argv])
@@ -44,16 +52,17 @@ def watch(
 def adopt(settings: Settings, output: Output, pid: int, name: str | None, labels: Sequence[str]) -> NoReturn:
     """Watch a training that runs already, for messages only. Raises SettingsError where it can't be."""
     process = to_adopt(pid)
-    folder = prepare_watch(_wish(settings, name, labels, 120.0), job_id=secrets.token_hex(6))
+    wish = _wish(settings, name, labels, DEFAULT_GRACE_S, enforce=False)
+    folder = prepare_watch(wish, job_id=secrets.token_hex(6))
     output.line(f"If pid {pid} were stopped now, it would lose {what_a_stop_loses(process)}.")
     exec_watcher(folder, [str(process.pid), str(process.start_ticks)])
 
 
-def _wish(settings: Settings, name: str | None, labels: Sequence[str], grace_s: float) -> Watch:
+def _wish(settings: Settings, name: str | None, labels: Sequence[str], grace_s: float, *, enforce: bool) -> Watch:
     return Watch(
         name=name,
         labels=read_labels(labels),
-        enforce=False,
+        enforce=enforce,
         grace_s=grace_s,
         url=settings.service_url,
         token_file=settings.agent_token,

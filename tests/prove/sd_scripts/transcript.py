@@ -9,8 +9,9 @@ from rich.console import Console
 _HEAD = """\
 # sd-scripts under tunewarden: what was seen
 
-Written by `make prove-sd-scripts`, from an unmodified checkout of kohya-ss/sd-scripts. Each "yes" is a check from outside: files, /proc, and what
-a fresh process of the trainer's environment reads from the states. OUT, SD_SCRIPTS and VENV stand for folders.
+Written by `make prove-sd-scripts`, from an unmodified checkout of kohya-ss/sd-scripts. Each "yes" is a check from
+outside: files, /proc, and what a fresh process of the trainer's environment reads from the states. OUT, SD_SCRIPTS and
+VENV stand for folders.
 """
 
 
