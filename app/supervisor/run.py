@@ -38,6 +38,7 @@ SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "busybox
 _LAUNCH = "launch"
 _STATE = "state"
 _DYING_S = 1.0
+_RECENT_S = 1.0
 _EDITED = "edited after the launch"  # no hash: a config that can't be proven to be what the job read
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class Run:
     deaths: DeathWatch = field(default_factory=DeathWatch)
     lives_on: str = ""  # what of the job a person's stop could not end, in words
     _watch: GenerationWatch | None = field(default=None, repr=False)
+    _recipe: tuple[tuple[str, ...], float, Recipe | None] | None = field(default=None, repr=False)
     _drain: Drain | None = field(default=None, repr=False)
 
     @property
@@ -192,8 +194,15 @@ class Run:
         return tuple(member.id for member in self.host.members() if member.id.pid in named)
 
     def recipe(self, argv: tuple[str, ...] | None = None) -> Recipe | None:
-        """The recipe of a command, by default the newest generation's; None where the trainer is unknown."""
-        return recognise(self.generation().argv if argv is None else argv, self.spec.cwd)
+        """The recipe of a command, by default the newest generation's; None where the trainer is unknown.
+
+        Up to a second old: it reads the script and its configs, and one plan asks for it several times.
+        """
+        words, now = self.generation().argv if argv is None else argv, self.monotonic()
+        known = self._recipe
+        if known is None or known[0] != words or now - known[1] > _RECENT_S:
+            self._recipe = known = (words, now, recognise(words, self.spec.cwd))
+        return known[2]
 
     def why_unhooked(self) -> str | None:
         """Why the training hook is not in this job, in one sentence; None: nothing that can be seen keeps it out."""

@@ -4,8 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tunewarden.supervisor.control import ControlDirectory, State
-from tunewarden.supervisor.crash import read_crash
+from tunewarden.supervisor.control import ControlDirectory, State, state_of
 from tunewarden.trainers.recipe import SavedState
 from tunewarden.trainers.states import complete_accelerate, complete_transformers
 
@@ -58,17 +57,24 @@ def named_states(controls: Iterable[ControlDirectory], seen: Iterable[State] = (
     found: list[State | None] = list(seen)
     spoilt: set[Path] = set()
     for control in controls:
-        progress, receipt, crash = control.progress(), control.last_receipt(), read_crash(control)
+        progress, receipt = control.progress(), control.last_receipt()
         found += [progress.last_state if progress else None, control.resume()]
         if receipt is not None and receipt.state is not None:
             found.append(receipt.state)
             if not receipt.consistent:
                 spoilt.add(receipt.state.path)
-        if crash is not None and crash.state is not None:
-            found.append(crash.state)
-            if not crash.consistent:
-                spoilt.add(crash.state.path)
+        crashed, consistent = _after_crash(control)
+        if crashed is not None:
+            found.append(crashed)
+            if not consistent:
+                spoilt.add(crashed.path)
     return [state for state in found if state is not None and state.path not in spoilt]
+
+
+def _after_crash(control: ControlDirectory) -> tuple[State | None, bool]:
+    """What was saved after the exception, and whether no update was cut in two by it: anything but a yes is a no."""
+    raw = control.read("crash.json") or {}
+    return state_of(raw.get("state")), "consistent" not in raw or raw["consistent"] is True
 
 
 def newest_state(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,11 @@ from tunewarden.supervisor.control_file import MOST_BYTES
 READ_ALL = """
 import sys
 from pathlib import Path
+from typing import Any
 from tunewarden.supervisor.control import ControlDirectory
 control = ControlDirectory(Path(sys.argv[1]))
 control.ranks()
-for read in (control.hello, control.progress, control.resumed, control.resume, control.crash, control.taken_request):
+for read in (control.hello, control.last_receipt, control.progress, control.resumed, control.resume, control.crash, control.taken_request):
     assert read() is None, read
 assert control.receipt("r-1") is None
 assert not control.asked("r-1")
@@ -185,3 +187,43 @@ def test_room_that_was_set_aside_is_given_up_for_a_request(tmp_path: Path) -> No
     assert held == 64 << 10
     assert refused.value.reason is Reason.NO_DISK_SPACE
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "by", "framework"),
+    [
+        ({"by": "hook", "framework": "accelerate", "versions": {"accelerate": "1.15.0"}}, "hook", "accelerate"),
+        ({}, None, None),
+        ({"by": 7, "framework": ["x"]}, None, None),
+        ({"by": "h" * 5000}, "h" * 64, None),
+    ],
+)
+def test_who_said_hello(tmp_path: Path, content: dict[str, Any], by: str | None, framework: str | None) -> None:
+    """The hook says that it speaks, and for which library; anything else there is nothing."""
+    (tmp_path / "hello.json").write_text(json.dumps({"protocol": 1, "can": ["save"], **content}), encoding="utf-8")
+    hello = ControlDirectory(tmp_path).hello()
+
+    assert hello is not None
+    assert (hello.by, hello.framework) == (by, framework)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"peak_bytes": 4096, "consistent": True, "cause": "oom"}, (4096, True, "oom")),
+        ({}, (None, True, "request")),
+        ({"peak_bytes": -1, "consistent": False, "cause": 7}, (None, False, "request")),
+        ({"peak_bytes": "much", "consistent": "yes", "cause": None}, (None, False, "request")),
+    ],
+)
+def test_what_a_receipt_says_of_its_save(
+    tmp_path: Path, content: dict[str, Any], expected: tuple[int | None, bool, str]
+) -> None:
+    """Torch's peak, whether an update was cut in two, and what made the trainer save. Only a plain yes is a yes."""
+    receipt = {"request_id": "r-1", "ok": True, "step": 3, "path": "/s", **content}
+    (tmp_path / "receipt.json").write_text(json.dumps(receipt), encoding="utf-8")
+    control = ControlDirectory(tmp_path)
+    found = control.receipt("r-1")
+
+    assert found is not None and found == control.last_receipt()
+    assert (found.peak_bytes, found.consistent, found.cause) == expected
