@@ -14,7 +14,7 @@ from tunewarden.errors import Refused
 from tunewarden.trainers import marks
 from tunewarden.trainers.command import Command, Kind, option_values
 from tunewarden.trainers.layers import KeyPath, Layer, Syntax, hash_of, read_layers
-from tunewarden.trainers.paths import is_file
+from tunewarden.trainers.paths import folders_in, is_file
 from tunewarden.trainers.recipe import (
     ConfigPlan,
     Explanation,
@@ -177,6 +177,21 @@ def _two_accumulations(named: Named) -> tuple[str, ...]:
     return ()
 
 
+def _backups(named: Named) -> tuple[str, ...]:
+    """Whether Ctrl-C leaves a backup at all, and which is the newest: OneTrainer itself goes by the names."""
+    read = read_layers(named.layers(), named.command.words)
+    keeps, workspace = read.get("backup_before_save"), read.get("workspace_dir")
+    lines = []
+    if keeps is not None and keeps.value.lower() == "false":
+        lines.append(f"{place(keeps)}: backup_before_save is false: Ctrl-C saves nothing; set it to true")
+    folder = named.command.resolve(workspace.value) if workspace is not None else None
+    backups = list(folders_in(folder / "backup")) if folder is not None else []
+    if workspace is not None:
+        newest = f"the newest backup is {backups[-1]}" if backups else f"no backup is in {folder}/backup yet"
+        lines.append(f"{place(workspace)}: {newest}")
+    return tuple(lines)
+
+
 _PROCESS: KeyPath = ("config", "process", "*")
 ABOUT: tuple[About, ...] = (
     About(
@@ -190,7 +205,10 @@ ABOUT: tuple[About, ...] = (
             "data_workers": (("dataloader_threads",),),
             "network_dim": (("lora_rank",),),
             "network_alpha": (("lora_alpha",),),
+            "backup_before_save": (("backup_before_save",),),
+            "workspace_dir": (("workspace_dir",),),
         },
+        warnings=_backups,
         saves="not by tunewarden; Ctrl-C at scripts/train.py makes a backup in workspace_dir/backup when "
         "backup_before_save is true: look whether the folder is there, a failed backup is only printed",
         adjusts="write batch_size and gradient_accumulation_steps in the JSON and start it again yourself",

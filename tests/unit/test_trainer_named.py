@@ -77,6 +77,21 @@ def test_ai_toolkits_two_accumulations(tmp_path: Path) -> None:
     assert "exclude each other" in toolkit(tmp_path, steps + plain).recipe.explain().warnings[0]
 
 
+def test_onetrainers_backups_are_checked(tmp_path: Path) -> None:
+    """A backup that failed is only printed there, so it is said whether one exists and whether one would be made."""
+    config = '{\n"workspace_dir": "w",\n"backup_before_save": false\n}\n'
+    found = case(tmp_path, "python scripts/train.py --config-path c.json", {"c.json": config})
+    before = found.recipe.explain().warnings
+    for name in ("2026-12-01_10-00-00-backup-90-1-0", "2026-12-01_11-00-00-backup-120-2-0"):
+        (tmp_path / "w" / "backup" / name).mkdir(parents=True)
+
+    assert before == (
+        f"{tmp_path}/c.json:3: backup_before_save is false: Ctrl-C saves nothing; set it to true",
+        f"{tmp_path}/c.json:2: no backup is in {tmp_path}/w/backup yet",
+    )
+    assert found.recipe.explain().warnings[1].endswith("11-00-00-backup-120-2-0")
+
+
 @pytest.mark.parametrize("about", ABOUT, ids=lambda about: about.trainer)
 def test_the_sentences_are_whole(about: object) -> None:
     """Each says how it is saved, adjusted and resumed."""

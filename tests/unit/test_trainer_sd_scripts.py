@@ -107,6 +107,16 @@ def test_a_flag_rules_over_the_config(config: Case) -> None:
     }
 
 
+def test_two_places_that_disagree(config: Case) -> None:
+    """What the config says and a flag overrules is told, with both places."""
+    with_flag = Case(folder=config.folder, argv=(*config.argv, "--train_batch_size=8"))
+
+    (told,) = with_flag.recipe.explain().warnings
+
+    assert "c.toml:6: training.train_batch_size 4 does nothing" in told.replace(" training .", " training.")
+    assert "sets --train_batch_size 8, and that counts" in told
+
+
 def test_the_dataset_config_rules_over_all(dataset: Case) -> None:
     """Each [[datasets]] is scaled, and [general] for the one that says nothing; a flag does nothing."""
     with_flag = Case(folder=dataset.folder, argv=(*dataset.argv, "--train_batch_size=16"))
