@@ -20,11 +20,11 @@ from tunewarden.supervisor.control_file import MOST_BYTES
 READ_ALL = """
 import sys
 from pathlib import Path
-from typing import Any
 from tunewarden.supervisor.control import ControlDirectory
 control = ControlDirectory(Path(sys.argv[1]))
 control.ranks()
-for read in (control.hello, control.last_receipt, control.progress, control.resumed, control.resume, control.crash, control.taken_request):
+control.last_receipt()
+for read in (control.hello, control.progress, control.resumed, control.resume, control.crash, control.taken_request):
     assert read() is None, read
 assert control.receipt("r-1") is None
 assert not control.asked("r-1")
