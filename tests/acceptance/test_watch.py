@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.agent_world import eventually
+from tests.acceptance.keeper_run import Terminal
 from tests.acceptance.watched_world import TRAINER, WatchedWorld, children, watched
 from tunewarden.processes.identity import alive
 
@@ -156,6 +157,20 @@ def test_watch_ends_with_the_guis_exit_code(world: WatchedWorld) -> None:
 
     assert world.exit_code() == 7
     assert (world.folder / "stdout").read_text() == "the GUI listens\n"
+
+
+def test_a_gui_keeps_its_terminal(world: WatchedWorld) -> None:
+    """It is a terminal to it, Ctrl-C reaches it as without us, and the watch ends with its code."""
+    terminal = Terminal()
+    said = "import sys, time; print('a terminal:', sys.stdout.isatty(), sys.stdin.isatty(), flush=True); time.sleep(60)"
+    world.start("watch", "--", sys.executable, "-c", said, terminal=terminal)
+
+    terminal.shows(b"a terminal: True True", within_s=20)
+    terminal.type(b"\x03")
+
+    assert world.exit_code() == 128 + signal.SIGINT
+    assert b"KeyboardInterrupt" in terminal.shows(b"KeyboardInterrupt")
+    terminal.close()
 
 
 def test_a_training_that_outlives_its_gui_is_still_watched(world: WatchedWorld) -> None:

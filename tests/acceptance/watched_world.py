@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.acceptance.agent_world import eventually
+from tests.acceptance.keeper_run import Terminal
 from tests.acceptance.stand_in_service import TOKEN, StandIn
 from tunewarden.processes.ending import signal_one
 from tunewarden.processes.identity import ProcessId, alive, identify, read_proc
@@ -40,9 +41,14 @@ class WatchedWorld:
         }
         return {**os.environ, **ours}
 
-    def start(self, *words: str) -> None:
+    def start(self, *words: str, terminal: Terminal | None = None) -> None:
         """Type `tunewarden WORDS…`."""
         (self.folder / "token").write_text(TOKEN + "\n", encoding="utf-8")
+        if terminal is not None:
+            argv = [sys.executable, str(Path(__file__).with_name("on_terminal.py")), COMMAND, *words]
+            side = {"stdin": terminal.slave, "stdout": terminal.slave, "stderr": terminal.slave}
+            self.process = subprocess.Popen(argv, cwd=self.folder, env=self.env, start_new_session=True, **side)
+            return
         with (self.folder / "stdout").open("wb") as stdout, (self.folder / "stderr").open("wb") as stderr:
             self.process = subprocess.Popen(
                 [COMMAND, *words], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=self.env
