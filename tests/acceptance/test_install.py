@@ -81,7 +81,7 @@ def test_check_finds_the_shipped_policies(installed: Installed) -> None:
     files = {line.split("\t")[3] for line in done.stdout.decode().splitlines()[1:]}
 
     assert done.returncode == 0, done.stderr
-    assert len(files) == 5
+    assert len(files) == len(list((ROOT / "rules" / "policies").glob("*.yaml"))) > 4
     assert {Path(file).parent for file in files} == {installed.package / "shipped" / "rules" / "policies"}
 
 
