@@ -122,3 +122,15 @@ def test_a_loop_under_accelerate_launch_is_replaced(job: World, trainer_python: 
     check(job, reported)
 
     assert job.members() == []
+
+
+def test_two_ranks_under_torchrun_are_replaced(job: World, trainer_python: Path) -> None:
+    """Both ranks save at one step, are stopped with their launcher, and go on together from the state of two."""
+    launch = [str(trainer_python.with_name("torchrun")), "--nproc_per_node", "2", "--rdzv-backend=c10d"]
+    flags = ["--batch_size=4", "--gradient_accumulation_steps=1", "--max_train_steps", str(TOTAL)]
+    begin(job, *launch, "--rdzv-endpoint=localhost:0", "loop.py", *flags)
+    until_step(job, 6)
+
+    check(job, replace(job), ranks=(0, 1))
+
+    assert job.members() == []
