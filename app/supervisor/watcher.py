@@ -76,7 +76,16 @@ class Watcher:
             return self._exit_code or _NOT_EXECUTABLE
         while not self._over(adopted is not None):
             self._turn()
+        self._leave_nothing_empty()
         return self._exit_code if self._exit_code is not None else (_INTERRUPTED if self._interrupts else 0)
+
+    def _leave_nothing_empty(self) -> None:
+        """A watch that saw no training leaves no folder; those of jobs stay, as the run folders do."""
+        with contextlib.suppress(OSError):
+            if not any(path.is_dir() for path in self._dir.iterdir()):
+                for path in self._dir.iterdir():
+                    path.unlink()
+                self._dir.rmdir()
 
     def _start_gui(self) -> bool:
         env = {**with_hook(self._env, self._template["hook"]), WATCH_VARIABLE.encode(): os.fsencode(self._dir)}

@@ -157,6 +157,7 @@ def test_watch_ends_with_the_guis_exit_code(world: WatchedWorld) -> None:
 
     assert world.exit_code() == 7
     assert (world.folder / "stdout").read_text() == "the GUI listens\n"
+    assert list((world.folder / "state" / "watch").iterdir()) == []
 
 
 def test_a_gui_keeps_its_terminal(world: WatchedWorld) -> None:
