@@ -6,6 +6,7 @@ one that was not. What came of it: OUT/result.json, and the state OUT/final.
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -69,6 +70,7 @@ def options():
     parser.add_argument("--oom-in", default="forward")  # or: step, scheduler, once, bug
     parser.add_argument("--slow-save", type=float, default=0.0, help="seconds that a save takes in its middle")
     parser.add_argument("--resume", help="by the script itself")
+    parser.add_argument("--own-excepthook", action="store_true", help="as rich's tracebacks do")
     parser.add_argument("--save-fails", action="store_true", help="run out of memory in the middle of a save")
     parser.add_argument("--no-final", action="store_true", help="write no state at the end")
     parser.add_argument("--swallow", action="store_true", help="catch every exception and go on")
@@ -110,6 +112,8 @@ class Run:
         self.model, self.optimizer, self.loader = self.accelerator.prepare(model, self.inner, loader)
         loose = args.style == "loose_scheduler"
         self.scheduler = scheduler if loose else self.accelerator.prepare(scheduler)
+        if args.own_excepthook:
+            sys.excepthook = lambda kind, error, _: print(f"nicely: {kind.__name__}: {error}")
         self.accelerator.register_save_state_pre_hook(self.half_written)
         if args.resume:
             self.accelerator.load_state(args.resume)

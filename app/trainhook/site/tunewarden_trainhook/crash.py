@@ -1,5 +1,6 @@
 """crash.json: what a run died of, and the state that was saved after an out-of-memory error."""
 
+import atexit
 import os
 import sys
 import traceback
@@ -26,12 +27,22 @@ class Crash:
     def install(self):
         self._previous = sys.excepthook
         sys.excepthook = self._hook
+        atexit.register(self._at_exit)
 
     def _hook(self, kind, error, trace):
+        self._ended_by(error)
+        self._previous(kind, error, trace)
+
+    def _at_exit(self):
+        """For a script that has put a hook of its own in ours' place (rich's tracebacks): Python keeps the error."""
+        error = getattr(sys, "last_value", None)
+        if error is not None and "ipykernel" not in sys.modules:  # a kernel keeps the errors of old cells too
+            self._ended_by(error)
+
+    def _ended_by(self, error):
         session = self._session
         if session.alive and session.pid == os.getpid():
             session.guarded(self.passing, error)
-        self._previous(kind, error, trace)
 
     def forget(self):
         if self._error is not None:
