@@ -41,8 +41,7 @@ KNOBS: Mapping[str, KnobKind] = {
     "persistent_workers": KnobKind(kind=Kind.SWITCH),
     "pin_memory": KnobKind(kind=Kind.SWITCH),
     "gradient_checkpointing": KnobKind(kind=Kind.SWITCH),
-    # Not "no": written without quotes, a YAML 1.1 reader takes it for false.
-    "mixed_precision": KnobKind(kind=Kind.WORD, words=("fp16", "bf16")),
+    "mixed_precision": KnobKind(kind=Kind.WORD, words=("no", "fp16", "bf16")),
     "network_dim": KnobKind(kind=Kind.COUNT),
     "network_alpha": KnobKind(kind=Kind.COUNT),
     EXPANDABLE: KnobKind(kind=Kind.SWITCH),  # of torch's allocator: an environment variable, not a config's

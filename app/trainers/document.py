@@ -125,7 +125,7 @@ def apply_edits(document: Document, edits: Iterable[Edit]) -> bytes:
     in_order = sorted(edits, key=lambda edit: (edit.start, edit.end))
     for edit in in_order[::-1]:  # not sorted backwards: of two that put in at one place the first stays the first
         text = text[: edit.start] + edit.text + text[edit.end :]
-    return document.bom + text.encode()
+    return document.bom + text.encode("utf-8", "surrogatepass")  # words of a command may be no UTF-8
 
 
 def edited(

@@ -186,6 +186,8 @@ def _written(syntax: Syntax, key: str, value: str) -> tuple[str, str]:
     quoted = value if _BARE.fullmatch(value) else json.dumps(value, ensure_ascii=False)
     if syntax is Syntax.JSON:
         return json.dumps(key, ensure_ascii=False), quoted
+    if syntax is Syntax.YAML and value == "no":  # bare it is false
+        return key, '"no"'
     return key, quoted if syntax is Syntax.TOML else value
 
 

@@ -32,7 +32,7 @@ class Source:
     def parse(self, data: bytes, where: str) -> Document:
         """Parse other bytes as this source's were."""
         if self.grammar is not None:
-            return flag_splice.parse(flag_splice.words_of(data.decode()), self.grammar)
+            return flag_splice.parse(flag_splice.words_of(data.decode("utf-8", "surrogatepass")), self.grammar)
         return PARSERS[self.layer.syntax](data, where)
 
     def places(self, knob: str) -> tuple["Place", ...]:
@@ -122,7 +122,9 @@ class Place:
 
 def load(layers: Sequence[Layer], argv: Sequence[str]) -> tuple[Source, ...]:
     """The layers, read and parsed. Raises Refused(config_not_found | config_malformed)."""
-    return tuple(_load(layer, argv) for layer in layers)
+    # Each file once: two layers of one file must not see an edit between them.
+    files = {layer.file: load_file(layer.file, layer.syntax) for layer in layers if layer.file is not None}
+    return tuple(_load(layer, argv, files) for layer in layers)
 
 
 def load_file(path: Path, syntax: Syntax) -> Document:
@@ -130,9 +132,9 @@ def load_file(path: Path, syntax: Syntax) -> Document:
     return PARSERS[syntax](config_file.read(path), str(path))
 
 
-def _load(layer: Layer, argv: Sequence[str]) -> Source:
+def _load(layer: Layer, argv: Sequence[str], files: Mapping[Path, Document]) -> Source:
     if layer.file is not None:
-        return Source(layer=layer, document=load_file(layer.file, layer.syntax))
+        return Source(layer=layer, document=files[layer.file])
     grammar = Grammar(
         first=layer.first,
         switches=_options(layer, lambda knob: knob in KNOBS and KNOBS[knob].kind is Kind.SWITCH),

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from tunewarden.domain import effective_batch, tuning
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
-from tunewarden.trainers.document import named
+from tunewarden.trainers.document import Form, named
+from tunewarden.trainers.layer import Syntax
 from tunewarden.trainers.sources import Place, Source, ruling
 
 _BATCH_KNOBS = (tuning.BATCH, tuning.ACCUMULATION)
@@ -70,6 +71,7 @@ def _plain(sources: Sequence[Source], knob: str, asked: str) -> Iterator[Wish]:
             yield Wish(knob=knob, place=place, old=place.text, new=None, new_says=default or "")
             continue
         new = _new_value(f"{place.where}:", knob, place.text, asked)
+        _refuse_false(place, new)
         if new != place.text:
             yield Wish(knob=knob, place=place, old=place.text, new=new, new_says=new)
 
@@ -160,6 +162,16 @@ def _refuse_fault(place: Place) -> None:
         raise Refused(
             Reason.KNOB_NOT_CHANGEABLE,
             f"{place.where}: `{place.key}` {place.fault}; write it as a plain number or word",
+        )
+
+
+def _refuse_false(place: Place, new: str) -> None:
+    """A bare `no` in YAML is false to a YAML 1.1 reader, where the knob wants the word."""
+    bare = place.source.layer.syntax is Syntax.YAML and place.entry.form is Form.BARE
+    if bare and new == "no" != place.text and tuning.switch(place.text) is None:
+        raise Refused(
+            Reason.KNOB_NOT_CHANGEABLE,
+            f"{place.where}: `{place.key}: no` would read as false; put quotes around {place.text} first",
         )
 
 

@@ -295,6 +295,27 @@ def test_where_a_key_has_no_safe_place_it_is_not_put_in(
     assert why in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("c.toml", "mixed = 'bf16'\n", "mixed = 'no'\n"),
+        ("c.yaml", 'mixed: "bf16"\n', 'mixed: "no"\n'),
+        ("c.yaml", "mixed: bf16\n", None),
+        ("c.yaml", "batch: 4\n", 'batch: 4\nmixed: "no"\n'),
+    ],
+)
+def test_the_word_no_is_never_written_bare_into_yaml(tmp_path: Path, name: str, before: str, after: str | None) -> None:
+    """A YAML reader takes a bare `no` for false: it needs the quotes that stand there."""
+    path, keys = tmp_path / name, {**KEYS, "mixed_precision": (("mixed",),)}
+    path.write_bytes(before.encode())
+
+    if after is None:
+        with pytest.raises(Refused, match="would read as false"):
+            plan_of(path, {"mixed_precision": "no"}, keys, DEFAULTS)
+    else:
+        assert plan_of(path, {"mixed_precision": "no"}, keys, DEFAULTS).copies[0].new_bytes == after.encode()
+
+
 # ---- several places, several layers
 
 DATASETS = """\

@@ -217,6 +217,7 @@ VALUES = [
     ("cache_latents", "True", "true", "True"),
     ("gradient_checkpointing", "yes", "false", "no"),
     ("mixed_precision", "fp16", "bf16", "bf16"),
+    ("mixed_precision", "bf16", "no", "no"),
 ]
 
 
@@ -266,7 +267,7 @@ def test_what_can_not_be_changed_is_refused(knob: str, old: str, asked: str, rea
         ("data_workers", "-1"),
         ("cache_latents", "/2"),
         ("cache_latents", "2"),
-        ("mixed_precision", "no"),
+        ("mixed_precision", "fp32"),
         ("mixed_precision", "fp16 # x"),
         ("mixed_precision", "*2"),
     ],
