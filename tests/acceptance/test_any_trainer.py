@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "any-trainer.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {"en": DOCS / "howto" / "any-trainer.md", "zh": DOCS / "zh" / "howto" / "any-trainer.md"}
 DEADLINE_S = 30.0
 
 
-def program() -> str:
+def program(language: str = "en") -> str:
     """The page's only Python block."""
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    (block,) = re.findall(r"```python\n(.*?)```", PAGES[language].read_text(encoding="utf-8"), re.S)
     return str(block)
 
 
@@ -112,6 +113,11 @@ def test_the_loop_needs_no_tunewarden(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, env=environment, timeout=DEADLINE_S, check=False)
 
     assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (0, ["mine.py"])
+
+
+def test_the_chinese_page_has_the_same_program() -> None:
+    """What runs here is what both pages show."""
+    assert program("zh") == program("en")
 
 
 def test_twenty_lines_make_a_loop_controllable() -> None:
