@@ -93,6 +93,15 @@ class Known:
         self, knobs: Mapping[str, str], *, allow_effective_batch_change: bool, launched_sha256: str | None = None
     ) -> ConfigPlan:
         """How files and argv would read with `knobs` changed; see Recipe.plan."""
+        self._refuse_edited(launched_sha256)
+        self.ways.check(self, knobs)
+        plan = plan_layers(
+            self.layers, self.command.words, knobs, allow_effective_batch_change=allow_effective_batch_change
+        )
+        self._refuse_edited(launched_sha256)  # and not while it was planned
+        return replace(plan, argv=tuple(self.command.argv_with(plan.argv)))
+
+    def _refuse_edited(self, launched_sha256: str | None) -> None:
         files = self.files()
         if files and hash_of(files) != (launched_sha256 or self.config_sha256):
             raise Refused(
@@ -100,11 +109,6 @@ class Known:
                 f"{self.config_path}:1: was edited after the job had read it, so the job may not run what it says; "
                 "start the job again with the edited file",
             )
-        self.ways.check(self, knobs)
-        plan = plan_layers(
-            self.layers, self.command.words, knobs, allow_effective_batch_change=allow_effective_batch_change
-        )
-        return replace(plan, argv=tuple(self.command.argv_with(plan.argv)))
 
     def argv_with(self, argv: Sequence[str], old: Path, new: Path) -> list[str]:
         """`argv` with the argument that names `old` naming `new`; see Recipe.argv_with."""

@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tunewarden.domain.reason import Reason
 from tunewarden.domain.tuning import KNOBS
 from tunewarden.errors import Refused
+from tunewarden.trainers import known
 from tunewarden.trainers.adjusting import adjust_file
+from tunewarden.trainers.layers import plan_layers
 from tunewarden.trainers.lora_yaml import FILE_KEYS
-from tunewarden.trainers.recipe import Recipe
+from tunewarden.trainers.recipe import ConfigPlan, Recipe
 from tunewarden.trainers.table import recognise
 
 ARTICLE = """\
@@ -287,6 +290,19 @@ def test_a_config_edited_meanwhile_is_not_planned_on(config: Path) -> None:
     """What the job had read is no longer what the file says, even if only a comment changed."""
     recipe = recipe_of(config)
     config.write_bytes(config.read_bytes() + b"# later\n")
+
+    assert refusal_of(recipe, {"batch_size": "/2"}).reason is Reason.CONFIG_CHANGED
+
+
+def test_a_config_edited_while_it_is_planned_is_not_planned_on(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit between the hash and the reading is found out, too."""
+    recipe = recipe_of(config)
+
+    def edit_and_plan(*args: Any, **more: Any) -> ConfigPlan:
+        config.write_bytes(config.read_bytes().replace(b"batch_size: 4", b"batch_size: 8"))
+        return plan_layers(*args, **more)
+
+    monkeypatch.setattr(known, "plan_layers", edit_and_plan)
 
     assert refusal_of(recipe, {"batch_size": "/2"}).reason is Reason.CONFIG_CHANGED
 
