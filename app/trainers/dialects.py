@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunewarden.domain import tuning
-from tunewarden.trainers import axolotl, code_knobs, kohya_gui, llama_factory, lora_scripts, lora_yaml, sd_scripts
+from tunewarden.trainers import (
+    axolotl,
+    code_knobs,
+    kohya_gui,
+    llama_factory,
+    lora_scripts,
+    lora_yaml,
+    places,
+    sd_scripts,
+)
 from tunewarden.trainers.config_file import read
 from tunewarden.trainers.document import Document, Keys, find, malformed
 from tunewarden.trainers.layer import KeyPath, Layer, Syntax
@@ -122,7 +131,7 @@ def layers_of(path: Path) -> tuple[str, tuple[Layer, ...]]:
     syntax = _syntax(path, data)
     document = PARSERS[syntax](data, str(path))
     if syntax in (Syntax.TOML, Syntax.JSON) and _has(document, (_DATASETS,)):
-        return sd_scripts.TRAINER, sd_scripts.dataset_layers(path, sd_scripts.DATASET, None)
+        return sd_scripts.TRAINER, places.dataset_layers(path, sd_scripts.DATASET, None)
     dialect = next(each for each in DIALECTS if each.syntax is syntax and _fits(document, each))
     layer = Layer(syntax=syntax, file=path, keys=dialect.keys, defaults=dialect.defaults, last_wins=dialect.last_wins)
     if syntax is Syntax.SHELL:  # variables, and where the script has none the options of the trainer that it starts

@@ -10,7 +10,7 @@ from pathlib import Path
 from tunewarden.domain import tuning
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
-from tunewarden.trainers import marks, sd_scripts, states
+from tunewarden.trainers import marks, places, sd_scripts, states
 from tunewarden.trainers.code_knobs import knobs_in_code
 from tunewarden.trainers.command import Command
 from tunewarden.trainers.known import Known, Ways
@@ -58,8 +58,8 @@ def recognise(command: Command, cwd: Path) -> Known | None:
         tier=Tier.KNOWN,
         command=command,
         cwd=cwd,
-        layers=(sd_scripts.flags_layer(command, has, defaults),),
-        facts=(sd_scripts.flags_layer(command, {name: name for name in _FACTS}),),
+        layers=(places.flags_layer(command, has, defaults),),
+        facts=(places.flags_layer(command, {name: name for name in _FACTS}),),
         ways=WAYS,
         config_sha256=None,
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tunewarden.domain import tuning
-from tunewarden.trainers import sd_scripts
+from tunewarden.trainers import places, sd_scripts
 from tunewarden.trainers.command import Command
 from tunewarden.trainers.known import Known
 from tunewarden.trainers.paths import is_file
@@ -27,7 +27,7 @@ def runs(command: Command) -> bool:
     """Whether sd-scripts is run with a TOML that the GUI wrote, or out of the GUI's folder."""
     if not sd_scripts.runs(command):
         return False
-    config = sd_scripts.named_file(command, "--config_file", default_suffix=".toml")
+    config = places.named_file(command, "--config_file", default_suffix=".toml")
     return (config is not None and _CONFIG.fullmatch(config.name) is not None) or _below_gui(command)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tunewarden.domain import tuning
-from tunewarden.trainers import sd_scripts
+from tunewarden.trainers import places, sd_scripts
 from tunewarden.trainers.command import Command
 from tunewarden.trainers.known import Known, sha_of
 from tunewarden.trainers.layers import Layer, Syntax
@@ -52,5 +52,5 @@ def _in_shell(known: Known, script: Path) -> Known:
     shell = Layer(syntax=Syntax.SHELL, file=script, keys={knob: ((name,),) for knob, name in VARIABLES.items()})
     rest = {knob: name for knob, name in sd_scripts.ARGUMENTS.items() if knob not in VARIABLES}
     others = [layer for layer in known.layers if layer.syntax is not Syntax.FLAGS]
-    layers = (shell, sd_scripts.flags_layer(known.command, rest), *others)
+    layers = (shell, places.flags_layer(known.command, rest), *others)
     return replace(known, layers=layers, config_sha256=sha_of(layers), main=script)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tunewarden.domain import tuning
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
-from tunewarden.trainers import marks, sd_scripts, sd_scripts_warnings, states
+from tunewarden.trainers import marks, places, sd_scripts, sd_scripts_warnings, states
 from tunewarden.trainers.command import Command
 from tunewarden.trainers.known import Known, Ways, sha_of
 from tunewarden.trainers.paths import is_file
@@ -50,12 +50,12 @@ def recognise(command: Command, cwd: Path) -> Known | None:
     """The recipe when the command runs musubi-tuner."""
     if not runs(command):
         return None
-    config = sd_scripts.named_file(command, "--config_file", default_suffix=".toml")
-    dataset, named_in = sd_scripts.dataset_file(command, config)
+    config = places.named_file(command, "--config_file", default_suffix=".toml")
+    dataset, named_in = places.dataset_file(command, config)
     layers = (
-        *sd_scripts.dataset_layers(dataset, sd_scripts.DATASET, named_in),
-        sd_scripts.flags_layer(command, ARGUMENTS, DEFAULTS),
-        *sd_scripts.config_layers(config, ARGUMENTS),
+        *places.dataset_layers(dataset, sd_scripts.DATASET, named_in),
+        places.flags_layer(command, ARGUMENTS, DEFAULTS),
+        *places.config_layers(config, ARGUMENTS),
     )
     names = {name: name for name in _FACTS}
     return Known(
@@ -64,7 +64,7 @@ def recognise(command: Command, cwd: Path) -> Known | None:
         command=command,
         cwd=cwd,
         layers=layers,
-        facts=(sd_scripts.flags_layer(command, names), *sd_scripts.config_layers(config, names)),
+        facts=(places.flags_layer(command, names), *places.config_layers(config, names)),
         ways=WAYS,
         config_sha256=sha_of(layers),
         main=dataset or config,

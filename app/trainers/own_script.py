@@ -12,7 +12,7 @@ from pathlib import Path
 from tunewarden.domain import tuning
 from tunewarden.domain.reason import Reason
 from tunewarden.errors import Refused
-from tunewarden.trainers import hf_ways, marks, python_code, sd_scripts, states
+from tunewarden.trainers import hf_ways, marks, places, python_code, states
 from tunewarden.trainers.code_knobs import NAMES, fixed_knobs, knobs_in_code, refuse_fixed, usual_flags
 from tunewarden.trainers.command import Command, Kind, option_values
 from tunewarden.trainers.known import Known, Ways, sha_of
@@ -90,7 +90,7 @@ def _recipe(command: Command, cwd: Path, trainer: str, tier: Tier, ways: Ways) -
         *_file_layers(file, NAMES),
     )
     facts = (
-        sd_scripts.flags_layer(command, {name: name for name in _FACTS}),
+        places.flags_layer(command, {name: name for name in _FACTS}),
         *_file_layers(file, {name: (name,) for name in _FACTS}),
     )
     known = Known(
