@@ -11,13 +11,17 @@ from functools import lru_cache
 from tunewarden.trainers.document import Document, Entry, Form, decoded, line_of, malformed
 
 _GAP = re.compile(r"(?:[ \t\r\n;&|)]|\\\r?\n|#[^\n]*)*")
-_ASSIGNMENT = re.compile(r"(?:export[ \t]+|readonly[ \t]+)?([A-Za-z_]\w*)=")
+_DECLARING = r"(?:(?:export|readonly|declare|typeset|local)[ \t]+(?:-\w+[ \t]+)*)"
+_ASSIGNMENT = re.compile(rf"{_DECLARING}?([A-Za-z_]\w*)\+?=")
+_DECLARATION = re.compile(_DECLARING)
+_BLANKS = re.compile(r"(?:[ \t]|\\\r?\n)*")
 _PLAIN = re.compile(r"""[\w./:,+%@~-]+|"[^"$`\\\n]*"|'[^'\n]*'""")
 _OPTION = re.compile(r"(--[A-Za-z][\w.-]*)(=?)")
 _WORD = re.compile(r"[^\s;&|()<>'\"$`\\#]+|#")
 _CONTINUED = re.compile(r"\\\r?\n")
 _HERE = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
-_STATEMENT_END = re.compile(r"[ \t\r]*(?:[;\n]|#|$)")
+_STATEMENT_END = re.compile(r"[ \t\r]*(?:[;\n]|#|&&|\|\||$)")
+_CONDITIONAL = re.compile(r"(?:&&|\|)[ \t\r\n]*$")  # what stands before a command that may not run, or runs apart
 _OPENING = frozenset({"if", "for", "while", "until", "select", "case", "{"})
 _CLOSING = frozenset({"fi", "done", "esac", "}"})
 _BETWEEN = frozenset({"then", "do", "else", "elif", "!", "time"})
@@ -58,16 +62,26 @@ class _Scanner:
         position = self._gap(0)
         while position < len(self.text):
             self.began = position
-            match = _ASSIGNMENT.match(self.text, position)
-            if match is not None:
-                end = self._word(match.end())
-                if _STATEMENT_END.match(self.text, end):
-                    yield self._entry(match, end)
+            found = self._assignments(position)
+            if found:
+                end = found[-1][1]
+                if _STATEMENT_END.match(self.text, end) or _DECLARATION.match(self.text, position):
+                    yield from (self._entry(match, end) for match, end in found)
                 position = self._gap(self._command(end))
             else:
                 position = self._gap(self._keyword(position))
             self.began = position
         yield from self.options
+
+    def _assignments(self, position: int) -> list[tuple[re.Match[str], int]]:
+        """The assignments that follow each other there, with their ends."""
+        found: list[tuple[re.Match[str], int]] = []
+        while (match := _ASSIGNMENT.match(self.text, position)) is not None:
+            end = self._word(match.end())
+            found.append((match, end))
+            blanks = _BLANKS.match(self.text, end)
+            position = blanks.end() if blanks else end
+        return found
 
     def _option(self, begin: int, end: int) -> None:
         """Note the word there when it is an option with its value, or the value of the one before."""
@@ -87,7 +101,9 @@ class _Scanner:
         plain = _PLAIN.fullmatch(written) is not None
         quote = written[:1] in ("'", '"') and plain
         fault = "" if plain else "is an expression, a list or empty"
-        fault = "is set under a condition" if self.nesting else fault
+        fault = "is added to" if match[0].endswith("+=") else fault
+        apart = _CONDITIONAL.search(self.text, max(0, self.began - 200), self.began)
+        fault = "is set under a condition" if self.nesting or apart else fault
         return Entry(
             path=(match[1],), form=Form.QUOTED if quote else Form.BARE, line=line_of(self.text, match.start()),
             head=match.start(), start=start + quote, end=end - quote, tail=end,
