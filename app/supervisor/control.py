@@ -41,6 +41,7 @@ class Hello:
     pid: int | None
     framework: str | None = None  # accelerate or transformers, where the training hook said hello
     by: str | None = None  # hook, where the training hook said it; None: the trainer itself
+    states: Path | None = None  # the folder where it writes states, where it said so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,8 @@ class ControlDirectory:
         names = frozenset(name for each in said if (name := text(each, _NAME_CHARS)) is not None)
         framework = text(raw.get("framework"), _NAME_CHARS)
         by = text(raw.get("by"), _NAME_CHARS)
-        return Hello(can=names, pid=whole_number(raw.get("pid")), framework=framework, by=by)
+        states = absolute_path(raw.get("states"))
+        return Hello(can=names, pid=whole_number(raw.get("pid")), framework=framework, by=by, states=states)
 
     def ranks(self) -> Ranks:
         pids, multi_node = [], False

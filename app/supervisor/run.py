@@ -231,8 +231,9 @@ class Run:
     def states_folder(self) -> Path:
         """Where the next state will be written, as far as is known; else the job's own folder."""
         control, recipe = self.control(), self.recipe()
-        progress = control.progress()
-        known = hook_settings(control).states or (recipe.hook_settings().states if recipe else None)
+        progress, hello = control.progress(), control.hello()
+        known = (hello.states if hello else None) or hook_settings(control).states
+        known = known or (recipe.hook_settings().states if recipe else None)
         if known is None and progress is not None and progress.last_state is not None:
             known = progress.last_state.path.parent
         return known or self.spec.cwd

@@ -65,8 +65,6 @@ class Trainer:
     def report(self, phase="train"):
         memory = {"allocated": 10, "reserved": 20, "peak": 30, "retries": 0, "ooms": 0}
         state = {"last_state": self.last_state} if self.last_state else {}
-        if MODE == "proc":
-            state = {"last_state": {"step": self.step, "path": "/proc/nowhere/step-1"}}
         made = {"step_seconds_count": self.step - self.first, "step_seconds_sum": 0.02 * (self.step - self.first)}
         write(
             "progress.json",
@@ -111,7 +109,10 @@ class Trainer:
     def train(self):
         write("pid.0.json", pid=os.getpid(), rank=0, world_size=1, local_world_size=1)
         can = ["save", "stop", "resume"]
-        write("hello.json", protocol=1, can=can, pid=os.getpid(), by="hook", framework="accelerate")
+        said = {"by": "hook", "framework": "accelerate", "states": str(self.folder)}
+        if MODE == "proc":
+            said["states"] = "/proc/nowhere"
+        write("hello.json", protocol=1, can=can, pid=os.getpid(), **said)
         if self.resume:
             write("resumed.json", step=self.resume["step"], path=self.resume["path"])
         if MODE == "idle" and GENERATION > 1:

@@ -13,6 +13,7 @@ from .control import Control
 from .crash import Crash
 from .log import Log
 from .resuming import Resume
+from .saving import states_folder
 from .settings import Settings
 from .stepping import Counters
 
@@ -119,6 +120,8 @@ class Session:
             can = [word for word in can if word != "resume"]
         content = {"protocol": 1, "can": list(can), "pid": self.pid, "by": "hook", "framework": self.framework}
         content["versions"] = {name: version for name, version in found.items() if version}
+        if self.adapter is not None:  # before that the trainer's own folder is not known
+            content["states"] = states_folder(self)
         self.control.write("hello.json", content)
 
     def lead(self, adapter):
