@@ -235,3 +235,67 @@ def test_on_a_full_disk_the_room_that_was_set_aside_is_given_up(
     assert control.write("receipt.json", {"ok": False})
     assert control.read("receipt.json") == {"ok": False}
     assert not (tmp_path / ".room").exists()
+
+
+class Card:
+    """torch.cuda of a card on which a save needs 300 bytes more than the 700 that training holds."""
+
+    def __init__(self) -> None:
+        self.cached, self.peak = 250, 950
+
+    def is_available(self) -> bool:
+        return True
+
+    is_initialized = is_available
+
+    def empty_cache(self) -> None:
+        self.cached = 0
+
+    def max_memory_allocated(self) -> int:
+        return self.peak
+
+    def reset_peak_memory_stats(self) -> None:
+        self.peak = 700
+
+    def memory_stats(self, device: int) -> dict[str, int]:
+        return {"allocated_bytes.all.peak": self.peak}
+
+
+def test_a_save_gives_the_cache_back_first_and_tells_its_peak(
+    part: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moment at which a full card is in danger; the training's own peak is not forgotten."""
+    card = Card()
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=card))
+
+    def write(folder: str) -> None:
+        assert card.cached == 0
+        card.peak = 1000
+        (Path(folder) / "weights").write_bytes(b"w")
+
+    adapter = SimpleNamespace(
+        save=write, settle=lambda folder: None, facts=dict, states_folder=lambda: str(tmp_path), state_name="s-{step}"
+    )
+    session = SimpleNamespace(
+        rank=0,
+        world_size=1,
+        peak_floor=0,
+        progress=None,
+        adapter=adapter,
+        settings=part("settings").Settings(None),
+        counters=part("stepping").Counters(7, None),
+        agreement=part("ranks").Alone(None),
+    )
+    receipt = part("saving").save(session, "request").to_receipt()
+
+    assert {**receipt, "seconds": 0} == {
+        "ok": True,
+        "cause": "request",
+        "consistent": True,
+        "step": 7,
+        "path": str(tmp_path / "s-7"),
+        "seconds": 0,
+        "peak_bytes": 1000,
+    }
+    assert session.peak_floor == 950
+    assert {path.name for path in (tmp_path / "s-7").iterdir()} == {"weights", "tunewarden.json"}
