@@ -162,10 +162,11 @@ def check_room(ex: Execution) -> None:
     state = ex.run.newest_state()
     needed = 2 * size_of(state.path) if state else _LEAST_ROOM
     for folder in dict.fromkeys([*([state.path.parent] if state else []), ex.run.states_folder()]):
-        _check_folder(folder, needed)
+        check_folder(folder, needed)
 
 
-def _check_folder(folder: Path, needed: int) -> None:
+def check_folder(folder: Path, needed: int) -> None:
+    """Something can be written there, and `needed` bytes of it; of a folder that is still to be made, above it."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     try:
         with tempfile.TemporaryFile(dir=there):  # has no name there: nothing is left
