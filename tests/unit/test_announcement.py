@@ -30,7 +30,7 @@ def trainer(watch_dir: Path) -> Iterator[ProcessId]:
     process = subprocess.Popen(["sleep", "60"], env={**os.environ, WATCH_VARIABLE: str(watch_dir)})
     found = identify(process.pid)
     assert found is not None
-    while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":  # not before its exec
+    while WATCH_VARIABLE.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes():  # the last that exec sets
         pass
     yield found
     process.kill()
