@@ -1,6 +1,7 @@
 """Find plain settings in a shell script: `name=value` lines and `--name value` of commands. Only literals count.
 
-What stands under a condition, comes from an expression or belongs to one command (`A=1 python …`) is not offered.
+What stands under a condition, comes from an expression or belongs to one command (`A=1 python …`) is not offered. What `eval`,
+`source` or a name made at run time sets is not seen.
 """
 
 import re
@@ -13,6 +14,7 @@ from tunewarden.trainers.document import Document, Entry, Form, decoded, line_of
 _GAP = re.compile(r"(?:[ \t\r\n;&|)]|\\\r?\n|#[^\n]*)*")
 _DECLARING = r"(?:(?:export|readonly|declare|typeset|local)[ \t]+(?:-\w+[ \t]+)*)"
 _ASSIGNMENT = re.compile(rf"{_DECLARING}?([A-Za-z_]\w*)\+?=")
+_ODD_ASSIGNMENT = re.compile(r"[^=A-Za-z_]*([A-Za-z_]\w*)[^=\w]*=")
 _DECLARATION = re.compile(_DECLARING)
 _BLANKS = re.compile(r"(?:[ \t]|\\\r?\n)*")
 _PLAIN = re.compile(r"""[\w./:,+%@~-]+|"[^"$`\\\n]*"|'[^'\n]*'""")
@@ -25,6 +27,7 @@ _CONDITIONAL = re.compile(r"(?:&&|\|)[ \t\r\n]*$")  # what stands before a comma
 _OPENING = frozenset({"if", "for", "while", "until", "select", "case", "{"})
 _CLOSING = frozenset({"fi", "done", "esac", "}"})
 _BETWEEN = frozenset({"then", "do", "else", "elif", "!", "time"})
+_BEHIND_A_WORD = " \t\r\n;&|()<>"  # or nothing; a quote or a backslash goes on with the word
 _QUOTES = {"'": re.compile(r"'[^']*'"), '"': re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)}
 
 
@@ -74,14 +77,20 @@ class _Scanner:
         yield from self.options
 
     def _assignments(self, position: int) -> list[tuple[re.Match[str], int]]:
-        """The assignments that follow each other there, with their ends."""
+        """The assignments that follow each other there, with their ends; all words of an `export` are looked at."""
         found: list[tuple[re.Match[str], int]] = []
-        while (match := _ASSIGNMENT.match(self.text, position)) is not None:
-            end = self._word(match.end())
-            found.append((match, end))
+        declares = _DECLARATION.match(self.text, position) is not None
+        while True:
+            match = _ASSIGNMENT.match(self.text, position)
+            end = self._word(match.end() if match else position)
+            if match is None and declares:  # `export "x=1"`: seen, and never plain
+                match = _ODD_ASSIGNMENT.match(self.text, position, end)
+            if match is not None:
+                found.append((match, end))
+            elif not declares or end == position or self.text[position] == "#":
+                return found
             blanks = _BLANKS.match(self.text, end)
             position = blanks.end() if blanks else end
-        return found
 
     def _option(self, begin: int, end: int) -> None:
         """Note the word there when it is an option with its value, or the value of the one before."""
@@ -98,7 +107,7 @@ class _Scanner:
     def _entry(self, match: re.Match[str], end: int, start: int | None = None) -> Entry:
         start = match.end() if start is None else start
         written = self.text[start:end]
-        plain = _PLAIN.fullmatch(written) is not None
+        plain = _PLAIN.fullmatch(written) is not None and match.re is not _ODD_ASSIGNMENT
         quote = written[:1] in ("'", '"') and plain
         fault = "" if plain else "is an expression, a list or empty"
         fault = "is added to" if match[0].endswith("+=") else fault
@@ -113,7 +122,8 @@ class _Scanner:
     def _keyword(self, position: int) -> int:
         """Where to look next: behind a keyword that another command may follow, else behind the command."""
         match = _WORD.match(self.text, position)
-        word = match[0] if match else ""
+        whole = match is not None and self.text[match.end() : match.end() + 1] in _BEHIND_A_WORD
+        word = match[0] if match and whole else ""
         if word in _CLOSING and self.nesting:
             self.nesting.pop()
         if word in _OPENING:

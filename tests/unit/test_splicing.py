@@ -73,6 +73,7 @@ SHELL = [
     pytest.param("x=1; batch_size=4; y=4\n", id="several on a line"),
     pytest.param("x=4 batch_size=4 \\\n y=4\n", id="several in one statement"),
     pytest.param("declare -i x=4 batch_size=4\n", id="declared"),
+    pytest.param("export y batch_size=4 z # batch_size=9\n", id="exported with others"),
     pytest.param("batch_size=4 && echo 4\n", id="before an and"),
     pytest.param("cat <<'E'\nbatch_size=9\nE\nbatch_size=4\n", id="behind a here-document"),
     pytest.param('echo "\nbatch_size=9\n"\nbatch_size=4\n', id="behind a text over lines"),
