@@ -58,12 +58,14 @@ def _by_hand(ex: Execution, intent: Mapping[str, Any]) -> str:
     """What is written, and what a person does with it."""
     name, written = ex.run.spec.name, "nothing is done"
     facts: dict[str, Any] = {"argv": ex.run.generation().argv}
+    before = ""  # what a knob sets in the environment
     if ex.order.knobs:
         plan, facts = write_copies(ex, intent)
+        before = "".join(f"{variable}={shlex.quote(value)} " for variable, value in plan.env.items())
         changes = ", ".join(f"{each.knob} {each.old} → {each.new}" for each in plan.changes)
         written = f"{changes} is written to {facts['new_config_path']}" if "new_config_path" in facts else changes
     return (
         f"{written}: it was not started by `tunewarden run`, so only a person can start it again; "
         f"`tunewarden stop {name}` saves and stops it, then start it with that, going on from the saved state "
-        f"(in a shell: tunewarden run -- {shlex.join(facts['argv'])})"
+        f"(in a shell: {before}tunewarden run -- {shlex.join(facts['argv'])})"
     )
