@@ -1,7 +1,7 @@
 """Find plain settings in a shell script: `name=value` lines and `--name value` of commands. Only literals count.
 
-What stands under a condition, comes from an expression or belongs to one command (`A=1 python …`) is not offered. What `eval`,
-`source` or a name made at run time sets is not seen.
+What stands under a condition, comes from an expression or belongs to one command (`A=1 python …`) is not offered.
+What `eval`, `source` or a name made at run time sets is not seen.
 """
 
 import re
@@ -22,8 +22,9 @@ _OPTION = re.compile(r"(--[A-Za-z][\w.-]*)(=?)")
 _WORD = re.compile(r"[^\s;&|()<>'\"$`\\#]+|#")
 _CONTINUED = re.compile(r"\\\r?\n")
 _HERE = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
-_STATEMENT_END = re.compile(r"[ \t\r]*(?:[;\n]|#|&&|\|\||$)")
-_CONDITIONAL = re.compile(r"(?:&&|\|)[ \t\r\n]*$")  # what stands before a command that may not run, or runs apart
+_STATEMENT_END = re.compile(r"[ \t\r]*(?:[;\n<>]|#|&&|\|\||$)")
+# What stands before a command that may not run, or runs apart.
+_CONDITIONAL = re.compile(r"(?:&&|\|)(?:[ \t\r\n]|\\\r?\n|#[^\n]*\n)*$")
 _OPENING = frozenset({"if", "for", "while", "until", "select", "case", "{"})
 _CLOSING = frozenset({"fi", "done", "esac", "}"})
 _BETWEEN = frozenset({"then", "do", "else", "elif", "!", "time"})
