@@ -4,7 +4,8 @@ good: saves when asked, resumes. refuses: receipt with ok false. lies: a receipt
 above: a receipt for the folder that holds its own.
 slow: writes its state for 2 s under a partial name. never: takes no request. forgets: starts at 0 in generation 2 and
 writes no resumed.json. silent: writes no hello.json. load: never gets to its first step. idle: ends at once
-where it is to go on from a state, as a resume past the end does. deaf: good, ignores TERM.
+where it is to go on from a state, as a resume past the end does. hungry: takes
+512 MiB once there is a file `eat`. deaf: good, ignores TERM.
 """
 
 import json
@@ -79,6 +80,8 @@ def main() -> None:
     while step < 2000:
         time.sleep(0.02)
         step += 1
+        if MODE == "hungry" and Path("eat").exists():
+            b"x" * (512 << 20)
         write("progress.json", step=step, total_steps=2000, phase="train", step_seconds_count=step - first)
         if MODE not in ("never", "silent"):
             obey(step)
