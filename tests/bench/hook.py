@@ -15,7 +15,7 @@ RUNS = 3
 
 
 def step() -> list[Row]:
-    """Hooked less bare, in CPU time of the training thread (other programs don't count); the median of three runs."""
+    """Hooked less bare, medians of the CPU time of the training thread; the median of three runs."""
     assert PYTHON.exists(), f"{PYTHON} is missing: run `make test-trainers`, which makes it"
     runs = sorted((_run() for _ in range(RUNS)), key=lambda run: run["hooked"] - run["bare"])
     middle = runs[RUNS // 2]
