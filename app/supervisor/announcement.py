@@ -7,6 +7,7 @@ is read from /proc: it is ours, in our pid namespace, and its environment names 
 import os
 import re
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from tunewarden.processes.identity import ProcessId, alive, own_namespace, pid_namespace, read_proc, read_stat
@@ -38,7 +39,9 @@ def take_announcements(watch_dir: Path) -> tuple[list[Announced], list[str]]:
     Each announcement is deleted: it is taken once.
     """
     found, refused = [], []
-    for file in sorted(watch_dir.glob("announce.*.json"))[:_MOST_AT_ONCE]:
+    # A folder of such a name can't be unlinked, and must not keep the others waiting.
+    files = (file for file in sorted(watch_dir.glob("announce.*.json")) if file.is_symlink() or not file.is_dir())
+    for file in islice(files, _MOST_AT_ONCE):
         raw = read_object(file)
         file.unlink(missing_ok=True)
         announced = _read(watch_dir, raw or {})

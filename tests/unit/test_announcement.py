@@ -54,6 +54,17 @@ def test_a_trainer_is_taken_once(watch_dir: Path, trainer: ProcessId) -> None:
     assert again == []
 
 
+def test_a_folder_of_that_name_stops_nothing(watch_dir: Path, trainer: ProcessId) -> None:
+    """However many there are: the trainer behind them is taken."""
+    for number in range(70):
+        (watch_dir / f"announce.0{number}.json").mkdir()
+    announce(watch_dir, trainer)
+
+    found, refused = take_announcements(watch_dir)
+
+    assert ([each.process for each in found], refused) == ([trainer], [])
+
+
 @pytest.mark.parametrize(
     ("other", "why"),
     [
