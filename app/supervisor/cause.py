@@ -49,7 +49,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 _FOREIGN_SIGNALS = frozenset({1, 2, 9, 15})
 _LOADING = frozenset({"load", "cache"})
 _WORKER_GONE = "DataLoader worker (pid"  # what torch says when one is gone without a word
-_BAR = re.compile(r"%\|[^|]{0,200}\| {0,8}\d{1,9}/\d{1,9} ")  # tqdm's: the last that was printed
+_BAR = re.compile(r"%\|[^|]{0,200}\| {0,8}(\d{1,9})/(\d{1,9}) ")  # tqdm's: the last that was printed
 _QUIET = "ended with {} and said nothing of why: perhaps it was killed, by whom can't be told"
 
 
@@ -132,15 +132,31 @@ def _out_of_memory(ending: Ending, lines: Sequence[str]) -> Death | None:
 
 def _oom_evidence(ending: Ending, lines: Sequence[str]) -> tuple[str | None, Sequence[str]]:
     """What was said of the card's memory, and the frames of its traceback."""
+    if _signal_of(ending.exit_status or 0) in _FOREIGN_SIGNALS:
+        return None, ()  # also with a crash.json: its exception was caught, and then somebody killed
+    at = _at_the_end(lines, _is_torchs_word)
+    killed = any(KILLED.search(line) for line in lines[at or 0 :])
     if ending.crash is not None:
         error = _one_line(ending.crash.error)
-        return (error if is_oom_line(error) else None), ending.crash.frames
-    if _signal_of(ending.exit_status or 0) in _FOREIGN_SIGNALS:
-        return None, ()
-    at = _at_the_end(lines, is_oom_line)
-    if at is None or any(KILLED.search(line) for line in lines[at:]):
+        caught = at is None and killed
+        return (error if is_oom_line(error) and not caught else None), ending.crash.frames
+    if at is None or killed or _trained_on(lines[at:]):
         return None, ()
     return lines[at], _frames(lines, at)
+
+
+def _is_torchs_word(line: str) -> bool:
+    """Whether a line is the exception itself, or a log's quotation of it; advice about it is neither."""
+    whole = exception_of(line) is not None or "Tried to allocate" in line or _OOM_STATUS.search(line) is not None
+    return whole and is_oom_line(line)
+
+
+def _trained_on(lines: Sequence[str]) -> bool:
+    """Whether one progress bar moved on in these lines. A bar that is closed by a death is drawn once more only."""
+    counts: dict[str, set[str]] = {}
+    for found in filter(None, map(_BAR.search, lines)):
+        counts.setdefault(found[2], set()).add(found[1])
+    return any(len(drawn) > 1 for drawn in counts.values())
 
 
 def _killed(ending: Ending, lines: Sequence[str]) -> Death | None:
