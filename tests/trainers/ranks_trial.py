@@ -30,14 +30,20 @@ def together(store, folder, rank):
 
 
 def each_at_its_own_pace(agreement, rank):
-    """60 boundaries; gives those at which a request was taken."""
+    """60 boundaries, a request before the 20th of rank 0; gives those at which it was taken."""
     taken = []
     for boundary in range(1, 61):
         time.sleep(random.random() * 0.02 * (rank + 1))
+        if (rank, boundary) == (0, 20):
+            ask(agreement)
         request = agreement.poll(boundary)
         if request is not None:
             taken.append([boundary, request["request_id"], agreement.all_ok(True)])
     return taken
+
+
+def ask(agreement):
+    agreement._session.control.write("stop", {"request_id": "r-1", "mode": "save"})
 
 
 def one_says_no(agreement, rank):
@@ -59,6 +65,7 @@ def the_first_dies_before_its_word(agreement, rank):
 def one_has_stepped_aside(agreement, rank):
     if rank == 2:
         agreement.close()
+        ask(agreement)
         return None
     return wait_for_answer(agreement)
 
@@ -100,9 +107,6 @@ def run_scenario(scenario, folder):
     folder.mkdir()
     server = forked(host, folder)
     children = [forked(run_rank, scenario, folder, rank) for rank in range(WORLD)]
-    if scenario in ("each_at_its_own_pace", "one_has_stepped_aside"):
-        time.sleep(0.5)
-        Control(str(folder)).write("stop", {"request_id": "r-1", "mode": "save"})
     for child in children:
         os.waitpid(child, 0)
     (folder / "over").touch()
