@@ -5,6 +5,7 @@ one that was not. What came of it: OUT/result.json, and the state OUT/final.
 """
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -73,6 +74,8 @@ def options():
     parser.add_argument("--own-excepthook", action="store_true", help="as rich's tracebacks do")
     parser.add_argument("--save-fails", action="store_true", help="run out of memory in the middle of a save")
     parser.add_argument("--no-final", action="store_true", help="write no state at the end")
+    parser.add_argument("--tidies", action="store_true", help="close trackers and save in a `finally`")
+    parser.add_argument("--bad-save-at", type=int, default=-1, help="a save that fails, caught, after this update")
     parser.add_argument("--swallow", action="store_true", help="catch every exception and go on")
     return parser.parse_args()
 
@@ -135,6 +138,9 @@ class Run:
             except BaseException:
                 if not self.args.swallow:
                     raise
+            if self.updates == self.args.bad_save_at:
+                with contextlib.suppress(OSError):
+                    self.accelerator.save_state("/dev/null/state")
             if self.updates >= self.args.steps:
                 break
         self.accelerator.end_training()
@@ -191,8 +197,16 @@ class Run:
         (self.args.out / "result.json").write_text(json.dumps(result), encoding="utf-8")
         print("trained", flush=True)
 
+    def tidy(self):
+        self.accelerator.end_training()
+        self.finish()
+
 
 if __name__ == "__main__":
     run = Run(options())
-    run.train()
+    try:
+        run.train()
+    finally:
+        if run.args.tidies:
+            run.tidy()
     run.finish()

@@ -153,6 +153,24 @@ def test_a_parked_trainer_ends_by_itself(hooked: Start, tmp_path: Path) -> None:
     assert "trained" not in job.output
 
 
+def test_a_script_that_is_ended_at_the_total_may_tidy_up(hooked: Start) -> None:
+    """Its `finally` runs whole, with `end_training` and a save of its own, and what it printed is seen."""
+    job = hooked(LOOP, "--tidies", hook={"total_steps": 5, "stop_at_total": True})
+    result = job.result()
+
+    assert (result["updates"], job.output) == (5, "trained\n")
+    assert (job.out / "final" / "optimizer.bin").exists()
+
+
+def test_a_save_of_the_scripts_own_that_fails_is_over(hooked: Start) -> None:
+    """Training goes on after it, and is told as training: what it dies of later is not told as a save's."""
+    job = hooked(LOOP, "--bad-save-at", "2", "--oom-at", "5", "--oom-in", "bug")
+    job.ends()
+    crash = job.read("crash.json") or {}
+
+    assert (crash["error"], crash["phase"]) == ("ValueError: a fault of the script's own", "train")
+
+
 def copy_of_hook(tmp_path: Path, name: str, old: str, new: str) -> Path:
     """The hook with one line changed."""
     site = tmp_path / "site"

@@ -47,7 +47,7 @@ def patch(module):
             setattr(owner, name, patched)
 
 
-def _leading(accelerator=None):
+def _leading(accelerator=None, trains=True):
     """(session, adapter) while boundaries of accelerate's count in this process; else (None, None)."""
     session = sessions.current()
     if session is None and accelerator is not None and watching.may_begin_again():
@@ -55,6 +55,8 @@ def _leading(accelerator=None):
     if session is None or not isinstance(session.adapter, AccelerateAdapter):
         return None, None
     if session.leaving:
+        if not trains:  # what a script does in its `finally` when we end it may run
+            return None, None
         still_here(session)
     if accelerator is not None:
         session.adapter.use(accelerator)
@@ -238,12 +240,19 @@ def _moment(session, adapter, moment):
 
 def _save_state(original):
     def save_state(self, *args, **kwargs):
-        session, adapter = _leading(self)
-        before = session.counters.enter("checkpoint") if session is not None else None
-        result = original(self, *args, **kwargs)
-        if session is not None:
+        session, adapter = _leading(self, trains=False)
+        if session is None:
+            return original(self, *args, **kwargs)
+        before = session.counters.enter("checkpoint")
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            if session.alive:  # the phase is still ours to tell
+                session.guarded(session.crash.passing, error)
+            raise
+        finally:
             session.counters.enter(before)
-            session.guarded(_saved_by_trainer, session, adapter, result)
+        session.guarded(_saved_by_trainer, session, adapter, result)
         return result
 
     return save_state
@@ -275,7 +284,7 @@ def _loaded_by_trainer(session, adapter, path):
 
 def _end_training(original):
     def end_training(self, *args, **kwargs):
-        session, adapter = _leading(self)
+        session, adapter = _leading(self, trains=False)
         if session is not None and not adapter.ending:
             session.guarded(_last_step, session, adapter)
         return original(self, *args, **kwargs)

@@ -16,6 +16,7 @@ An adapter is what a framework must offer (accelerate_patch and trainer_patch ha
   itself now must come to its own end, with its own last save; `boundary.finish(session)` ends one that would go on.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -112,4 +113,6 @@ def still_here(session):
         return
     if watching.is_watched(session) and watching.in_a_thread():
         watching.end(session, "stopped, as was asked")  # the process around it is not ours to end
+    with contextlib.suppress(Exception):  # os._exit drops what the script has printed and Python still holds
+        sys.stdout.flush()
     os._exit(session.status)
