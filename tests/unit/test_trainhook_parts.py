@@ -6,6 +6,7 @@ import json
 import pickle
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -299,3 +300,33 @@ def test_a_save_gives_the_cache_back_first_and_tells_its_peak(
     }
     assert session.peak_floor == 950
     assert {path.name for path in (tmp_path / "s-7").iterdir()} == {"weights", "tunewarden.json"}
+
+
+class Tensor:
+    """What a failed step holds."""
+
+
+def test_an_exception_that_is_caught_holds_nothing(part: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    """A loop that skips the batch has the memory of the failed step back at once, though crash.json is written."""
+    control = part("control").Control(str(tmp_path))
+    counters = SimpleNamespace(step=3, steps_here=3, phase="train")
+    session = SimpleNamespace(control=control, counters=counters, adapter=None, rank=0)
+    crash = part("crash").Crash(session)
+    held: list[weakref.ref[Tensor]] = []
+
+    def step() -> None:
+        tensor = Tensor()
+        held.append(weakref.ref(tensor))
+        raise ValueError("this batch")
+
+    def skip() -> None:
+        try:
+            step()
+        except ValueError as error:
+            crash.passing(error)
+            control.remove("crash.json")
+            crash.passing(error)  # further up: it is written once
+
+    skip()
+
+    assert (held[0](), control.read("crash.json")) == (None, None)

@@ -1,6 +1,7 @@
 """crash.json: what a run died of, and the state that was saved after an out-of-memory error."""
 
 import atexit
+import contextlib
 import os
 import sys
 import traceback
@@ -12,6 +13,7 @@ from .saving import release_cache, save
 
 MOST_SAVES = 3  # a loop that catches each OOM and goes on is not slowed down for ever
 _TAIL_LINES = 20
+_SEEN = "_tunewarden_seen"
 _WHERE = {"sample": "sampling", "eval": "evaluation", "cache": "caching", "checkpoint": "saving"}
 
 
@@ -20,7 +22,7 @@ class Crash:
 
     def __init__(self, session):
         self._session = session
-        self._error = None
+        self._written = False  # crash.json tells of an exception that nobody has caught, as far as we know
         self._saves = 0
         self._previous = None
 
@@ -45,15 +47,21 @@ class Crash:
             session.guarded(self.passing, error)
 
     def forget(self):
-        if self._error is not None:
-            self._error = None
+        if self._written:
+            self._written = False
             self._session.control.remove("crash.json")
 
     def passing(self, error):
-        """Write crash.json, and save when memory ran out. What a person does (Ctrl-C) and sys.exit is no crash."""
-        if error is self._error or not isinstance(error, Exception):
+        """Write crash.json, and save when memory ran out. What a person does (Ctrl-C) and sys.exit is no crash.
+
+        The exception is marked and never kept: its frames hold the tensors of the step, which a loop that skips the
+        batch needs the memory of.
+        """
+        if getattr(error, _SEEN, False) or not isinstance(error, Exception):
             return
-        self._error = error
+        with contextlib.suppress(Exception):  # a class may refuse attributes: then it is written again
+            setattr(error, _SEEN, True)
+        self._written = True
         session = self._session
         counters = session.counters
         content = {"error": one_line(error), "step": counters.step, "phase": counters.phase}
@@ -108,8 +116,10 @@ def tail(error):
 def _inside_optimizer(trace):
     """Whether a frame is the `step` of some optimizer."""
     while trace is not None:
-        code, own = trace.tb_frame.f_code, trace.tb_frame.f_locals.get("self")
-        if code.co_name == "step" and hasattr(own, "param_groups") and hasattr(own, "zero_grad"):
-            return True
+        if trace.tb_frame.f_code.co_name == "step":
+            # Only here: before Python 3.13 a look at f_locals leaves a copy in the frame, and with it the exception.
+            own = trace.tb_frame.f_locals.get("self")
+            if hasattr(own, "param_groups") and hasattr(own, "zero_grad"):
+                return True
         trace = trace.tb_next
     return False
