@@ -171,6 +171,16 @@ def test_a_save_of_the_scripts_own_that_fails_is_over(hooked: Start) -> None:
     assert (crash["error"], crash["phase"]) == ("ValueError: a fault of the script's own", "train")
 
 
+def test_two_accelerators_that_train_in_turn_are_left_alone(hooked: Start) -> None:
+    """A state of one would be half of the training: nothing is saved, and hook.log says why."""
+    job = hooked("two_accelerators.py", request="save")
+    status = job.ends()
+
+    assert (status, job.output) == (0, "3 updates each\n")
+    assert (job.read("receipt.json"), (job.read("hello.json") or {})["can"]) == (None, [])
+    assert "two Accelerators train in turn" in job.log
+
+
 def copy_of_hook(tmp_path: Path, name: str, old: str, new: str) -> Path:
     """The hook with one line changed."""
     site = tmp_path / "site"

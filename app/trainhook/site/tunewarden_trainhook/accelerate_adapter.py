@@ -1,6 +1,7 @@
 """What the boundary needs of an Accelerator: save, load, facts; and where in an update the loop is."""
 
 import contextlib
+import weakref
 
 from . import schedules
 
@@ -75,12 +76,21 @@ class AccelerateAdapter:
         self.backward_seen = False
         self.loading = self.ending = self.finished = False
         self._watched = []
+        self._left = weakref.WeakSet()  # Accelerators with an optimizer that another one has followed
         self._loose = (None, [])
 
     def use(self, accelerator):
-        """A script may make several; the one with an optimizer is the one that trains."""
-        if accelerator is not self.accelerator and (accelerator._optimizers or not self.accelerator._optimizers):
-            self.accelerator = accelerator
+        """A script may make several; the one with an optimizer is the one that trains.
+
+        Raises RuntimeError where two train in turn: a state of one is half of what the training is.
+        """
+        if accelerator is self.accelerator or not (accelerator._optimizers or not self.accelerator._optimizers):
+            return
+        if accelerator in self._left:
+            raise RuntimeError("two Accelerators train in turn, and a state holds what one of them has prepared")
+        if self.accelerator._optimizers:
+            self._left.add(self.accelerator)
+        self.accelerator = accelerator
 
     @property
     def can(self):

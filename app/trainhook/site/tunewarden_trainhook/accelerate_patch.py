@@ -59,8 +59,8 @@ def _leading(accelerator=None, trains=True):
             return None, None
         still_here(session)
     if accelerator is not None:
-        session.adapter.use(accelerator)
-    return session, session.adapter
+        session.guarded(session.adapter.use, accelerator)
+    return (session, session.adapter) if session.alive else (None, None)
 
 
 def _init(original):
