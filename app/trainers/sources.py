@@ -40,8 +40,8 @@ class Source:
         entries: list[Entry] = []
         for path in self.layer.keys.get(knob, ()):
             entries += self._last(path) if self.grammar is not None else find(self.document, path)
-        if not entries and self.grammar is not None:
-            self._refuse_short(knob)
+        if self.grammar is not None:
+            self._refuse_short(knob, after=max((entry.head for entry in entries), default=-1))
         found = sorted(entries, key=lambda entry: entry.head)
         return tuple(Place(source=self, entry=entry, items=self._pair(knob, entry)) for entry in found)
 
@@ -49,12 +49,15 @@ class Source:
         """Of an option that is given again the last counts."""
         return tuple(entry for entry in self.document.entries if entry.path == path)[-1:]
 
-    def _refuse_short(self, knob: str) -> None:
-        """argparse takes the beginning of an option for the whole of it; we don't know which others there are."""
-        exact = {path for paths in self.layer.keys.values() for path in paths}
-        for entry in self.document.entries:
+    def _refuse_short(self, knob: str, *, after: int) -> None:
+        """argparse takes the beginning of an option for the whole of it; we don't know which others there are.
+
+        One that stands before the option written in full, which stands at `after`, does not count.
+        """
+        exact = {path[0] for paths in self.layer.keys.values() for path in paths}
+        for entry in (entry for entry in self.document.entries if entry.head > after):
             for path in self.layer.keys.get(knob, ()):
-                if entry.path not in exact and len(entry.path[0]) > 3 and path[0].startswith(entry.path[0]):
+                if entry.path[0] not in exact and len(entry.path[0]) > 3 and path[0].startswith(entry.path[0]):
                     raise Refused(
                         Reason.KNOB_NOT_CHANGEABLE,
                         f"{self.document.at(entry.line)}: {entry.path[0]} may be short for {path[0]}; write it in full",

@@ -515,15 +515,25 @@ def test_a_size_of_two_words_is_scaled_in_both() -> None:
     assert [" ".join(plan.argv[3:]) for plan in plans] == ["256 384", "256,384"]
 
 
-def test_an_abbreviated_option_is_refused() -> None:
-    """argparse takes `--train_batch` for --train_batch_size, or for another that we don't know."""
+@pytest.mark.parametrize("words", ["--train_batch 4", "--train_batch_size 2 --train_batch 4"])
+def test_an_abbreviated_option_is_refused(words: str) -> None:
+    """argparse takes `--train_batch` for --train_batch_size (of two the last counts), or for one we don't know."""
     with pytest.raises(Refused, match=r"--train_batch may be short for --train_batch_size"):
         plan_layers(
             datasets(Path("none"))[2:],
-            ("t", "t.py", "--train_batch", "4"),
+            ("t", "t.py", *words.split()),
             {"batch_size": "/2"},
             allow_effective_batch_change=False,
         )
+
+
+def test_an_abbreviated_option_before_the_whole_one_does_not_count() -> None:
+    """The last counts, which is written in full."""
+    words = ("t", "t.py", "--train_batch", "8", "--train_batch_size", "4", "--gradient_accumulation_steps", "1")
+
+    plan = plan_layers(datasets(Path("none"))[2:], words, {"batch_size": "/2"}, allow_effective_batch_change=False)
+
+    assert plan.argv[3::2] == ("8", "2", "2")
 
 
 def test_words_with_an_equals_sign_override_a_file(tmp_path: Path) -> None:
