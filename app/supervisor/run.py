@@ -108,8 +108,13 @@ class Run:
                 self.link.pump(0.02)
             self._drain = Drain(set(situation.fds.values()), self.folder.log_file)
             self._drain.start()
-        if situation.launcher is None or not alive(situation.launcher):
+        if not self._lives_without_keeper():
             situation.endings.setdefault(situation.generation, None)
+
+    def _lives_without_keeper(self) -> bool:
+        """A keeper that was killed before it could name its launcher leaves the job's marker to know it by."""
+        launcher = self.situation.launcher
+        return alive(launcher) if launcher is not None else bool(self.host.members())
 
     def finish_drain(self) -> None:
         """Wait a moment for the last of the output, where we drain it."""

@@ -514,6 +514,7 @@ def test_a_keeper_that_is_gone_is_told_with_the_stop(run: World, asleep: Callabl
     seconds = f"{6000 + os.getpid() % 1000}"
     run.start(["bash", "-c", f"(setsid env -i sleep {seconds} &); exec sleep 600"])
     hidden = asleep(seconds)
+    run.service.until(lambda: run.service.seen.registrations, what="registered")
     assert run.process is not None
     os.kill(run.process.pid, signal.SIGKILL)
 
