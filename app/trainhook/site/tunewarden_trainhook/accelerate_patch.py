@@ -186,6 +186,7 @@ def _before_backward(session, adapter):
 
 def _after_backward(session, adapter, loss):
     adapter.backward_seen = True
+    session.trains_on = session.gave
     session.counters.micro_step(loss.detach() if hasattr(loss, "detach") else None)
 
 

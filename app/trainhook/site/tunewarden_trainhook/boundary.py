@@ -25,6 +25,7 @@ from . import metrics, watching
 from .saving import save
 
 PARK_SECONDS = 60.0
+MOST_ROUNDS = 1000  # of a loop that gets no batch any more
 
 
 class Boundary:
@@ -32,6 +33,7 @@ class Boundary:
         self._session = session
         self._seen = False
         self._finishing = False
+        self._rounds = 0
 
     def at_step(self):
         session = self._session
@@ -50,6 +52,21 @@ class Boundary:
         settings = self._session.settings
         total = settings.total_steps
         return settings.stop_at_total and total is not None and self._session.counters.step >= total
+
+    def over(self, loader):
+        """Whether this loader gives no more batches: the planned total is reached, and its batches train.
+
+        So a loop over epochs comes to its own end, with the last save of its script. One that goes round and round for
+        want of steps is ended: SystemExit(0).
+        """
+        session = self._session
+        if not getattr(session.adapter, "finished", False) or session.trains_on is not loader:
+            return False
+        session.counters.enter("finished")
+        self._rounds += 1
+        if self._rounds > MOST_ROUNDS:
+            finish(session)
+        return True
 
     def _answer(self, request):
         session, mode = self._session, request.get("mode")

@@ -80,6 +80,7 @@ class Session:
         self.crash = Crash(self)
         self.adapter = None
         self.boundary = None
+        self.gave = self.trains_on = None  # the loader that gave the last batch, and the one whose batches train
         self.progress = None  # the thread of `metrics`, on rank 0
         self.framework = None
 

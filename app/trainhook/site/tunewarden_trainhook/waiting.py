@@ -1,4 +1,4 @@
-"""How long the training thread waits for its next batch: the prepared loaders of accelerate are timed."""
+"""The prepared loaders of accelerate: how long training waits for a batch, and that none comes after the total."""
 
 import functools
 import time
@@ -20,27 +20,30 @@ def _timed(original):
     def __iter__(self):
         batches = original(self)
         session = sessions.current()
-        return batches if session is None else Timed(batches, session.counters)
+        return batches if session is None else Timed(batches, session, self)
 
     __iter__._tunewarden = original
     return __iter__
 
 
 class Timed:
-    """The loader's own iterator, with a clock around each `next`."""
+    """The loader's own iterator, with a clock around each `next`, and an end of its own at the planned total."""
 
-    def __init__(self, batches, counters):
-        self._batches, self._counters = batches, counters
+    def __init__(self, batches, session, loader):
+        self._batches, self._session, self._loader = batches, session, loader
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        counters = self._counters
+        session, counters = self._session, self._session.counters
+        if session.alive and session.boundary is not None and session.guarded(session.boundary.over, self._loader):
+            raise StopIteration
         counters.before_batch()
         began = time.monotonic()
         batch = next(self._batches)
         counters.after_batch(time.monotonic() - began)
+        session.gave = self._loader
         return batch
 
     def __getattr__(self, name):
