@@ -93,7 +93,7 @@ def test_a_stopped_and_resumed_run_ends_as_an_uninterrupted_one(
     assert facts(total)["scheduler_epochs"] == [STEPS]
     assert facts(total)["optimizer_steps"] == STEPS
     assert weights(total) == uninterrupted
-    if style in ("loose_scheduler", "zero_first"):  # an update is known to be through when the next one begins: too late
+    if style in ("loose_scheduler", "zero_first"):  # their update is through where the next begins: too late
         assert "trained" not in second.output
     else:  # the loader gives no more batches: the script comes to its own end, and writes its own result
         assert second.result() == {"updates": STEPS, "last_epoch": STEPS}
