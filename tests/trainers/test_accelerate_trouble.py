@@ -155,7 +155,7 @@ def test_a_parked_trainer_ends_by_itself(hooked: Start, tmp_path: Path) -> None:
 
 def test_a_script_that_is_ended_at_the_total_may_tidy_up(hooked: Start) -> None:
     """Its `finally` runs whole, with `end_training` and a save of its own, and what it printed is seen."""
-    job = hooked(LOOP, "--tidies", hook={"total_steps": 5, "stop_at_total": True})
+    job = hooked(LOOP, "--tidies", "--style", "zero_first", hook={"total_steps": 5, "stop_at_total": True})
     result = job.result()
 
     assert (result["updates"], job.output) == (5, "trained\n")
