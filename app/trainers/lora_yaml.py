@@ -106,7 +106,7 @@ def _explain(known: Known) -> Explanation:
     return Explanation(
         saves="what the script promises in hello.json, or the training hook at an optimizer step",
         adjusts=f"writes a copy of {name} beside it and starts the script with the copy",
-        resumes="the same command; the script reads resume.json, or the training hook loads the state",
+        resumes="restarted by tunewarden: the same command; the script reads resume.json, or the hook loads the state",
         files=known.files(),
         defaults=known.defaults(),
     )

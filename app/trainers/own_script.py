@@ -206,7 +206,7 @@ def _explain_trainer(known: Known) -> Explanation:
     return Explanation(
         saves="the training hook, at the next optimizer step, as checkpoint-N in output_dir",
         adjusts=_adjusts(known),
-        resumes="the same command; the training hook hands the checkpoint to Trainer.train",
+        resumes="restarted by tunewarden: the same command; the hook hands the checkpoint to Trainer.train",
         warnings=(*hf_ways.warnings(known), *_in_code(known)),
         files=known.files(),
         defaults=known.defaults(),
@@ -218,7 +218,7 @@ def _explain_loop(known: Known) -> Explanation:
         saves="the training hook, at the next optimizer step of an accelerate loop; else what the script promises in "
         "hello.json (docs/howto/any-trainer.md)",
         adjusts=_adjusts(known),
-        resumes="the same command; the training hook loads the state after prepare(), or the script reads resume.json",
+        resumes="restarted by tunewarden: the same command; the hook loads the state, or the script reads resume.json",
         warnings=_in_code(known),
         files=known.files(),
         defaults=known.defaults(),

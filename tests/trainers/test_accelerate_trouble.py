@@ -148,7 +148,7 @@ def test_a_parked_trainer_ends_by_itself(hooked: Start, tmp_path: Path) -> None:
     status = job.ends()
 
     assert status == 0
-    assert "parked until it is ended" in job.output
+    assert "stops now, as was asked" in job.output
     assert (job.read("progress.json") or {})["step"] == (job.read("receipt.json") or {})["step"] == 1
     assert "trained" not in job.output
 

@@ -108,7 +108,7 @@ def park(session, saved):
     if watching.in_a_cell() or watching.is_watched(session):
         return
     if session.rank == 0 and sys.stderr is not None:
-        sys.stderr.write(f"\ntunewarden: saved at step {saved.step}; parked until it is ended\n")
+        sys.stderr.write(f"\ntunewarden: saved at step {saved.step}: {saved.path}; stops now, as was asked\n")
         sys.stderr.flush()
     deadline = time.monotonic() + PARK_SECONDS
     while time.monotonic() < deadline:
