@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -273,6 +274,10 @@ def test_adopting_says_what_is_on_disk(world: WatchedWorld) -> None:
     """A complete state that the training has made since its start is what a stop would go back to; a half one isn't."""
     (world.folder / "train_network.py").write_text(f"{SD_SCRIPTS}import time\ntime.sleep(300)\n")
     process = world.beside([sys.executable, "train_network.py", "--output_dir", "out"])
+    started = time.time()
+    eventually(
+        lambda: time.time() > started + 1.0
+    )  # the kernel tells a start in clock ticks since the boot: give or take
     for name, files in (("last-000002-state", STATE), ("last-000004-state", STATE[:2])):
         (world.folder / "out" / name).mkdir(parents=True)
         for file in files:
