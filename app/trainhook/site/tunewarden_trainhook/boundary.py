@@ -25,7 +25,8 @@ from . import metrics, watching
 from .saving import save
 
 PARK_SECONDS = 60.0
-MOST_ROUNDS = 1000  # of a loop that gets no batch any more
+MOST_ROUNDS = 1000  # of a loop that gets no batch any more,
+MOST_ROUND_SECONDS = 600.0  # and how long that may take: it may evaluate in each of them
 
 
 class Boundary:
@@ -34,6 +35,7 @@ class Boundary:
         self._seen = False
         self._finishing = False
         self._rounds = 0
+        self._over_since = None
 
     def at_step(self):
         session = self._session
@@ -63,8 +65,10 @@ class Boundary:
         if not getattr(session.adapter, "finished", False) or session.trains_on is not loader:
             return False
         session.counters.enter("finished")
+        now = time.monotonic()
         self._rounds += 1
-        if self._rounds > MOST_ROUNDS:
+        self._over_since = self._over_since or now
+        if self._rounds > MOST_ROUNDS or now - self._over_since > MOST_ROUND_SECONDS:
             finish(session)
         return True
 
